@@ -1,0 +1,161 @@
+"""Compiles every CUDA kernel of the package for every architecture, without a GPU.
+
+    python .ci/compile_cuda.py              everything: NVRTC 13 and NVRTC 12
+    python .ci/compile_cuda.py --quick      one architecture for each NVRTC
+    python .ci/compile_cuda.py --arch sm_90 --arch sm_120
+
+The kernels come from `megafuse.ops.catalog.jobs()`. A process can load only one major
+version of cuda-bindings, so this script hands the jobs as JSON to itself, once for each
+toolkit: version 13 in this environment, version 12 in `.venv-nvrtc12`, which it makes when
+missing. Those workers import no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+INCLUDE = ROOT / "src" / "megafuse" / "kernels"
+
+# What a user may have: NVRTC 13 dropped sm_70, NVRTC 12 comes with older torch builds.
+ARCHITECTURES = {
+    13: ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"),
+    12: ("sm_70", "sm_80", "sm_86", "sm_90"),
+}
+# The oldest of each: fewest instructions to choose from, so the likeliest to fail.
+QUICK = {13: ("sm_75",), 12: ("sm_70",)}
+
+NVRTC12_ENV = ROOT / ".venv-nvrtc12"
+NVRTC12_PACKAGES = (
+    "cuda-core==1.2.2",
+    "cuda-bindings==12.9.10",
+    "nvidia-cuda-nvrtc-cu12==12.9.86",
+    "numpy",
+)
+PROCESSES = 2
+LOGS_SHOWN = 10  # one mistake in a shared header fails every kernel
+
+
+class Compiled(NamedTuple):
+    """One kernel for one architecture; `error` is empty when it compiled."""
+
+    kernel: str
+    arch: str
+    error: str
+
+
+def compile_one(kernel: str, source: str, arch: str) -> Compiled:
+    from cuda.core import Program, ProgramOptions
+
+    options = ProgramOptions(  # as in megafuse/runtime/nvrtc.py, but named for the log
+        name=kernel, arch=arch, std="c++17", include_path=str(INCLUDE), no_source_include=True
+    )
+    try:
+        Program(source, "c++", options).compile("cubin")
+    except Exception as error:  # NVRTC's log is in the message, whatever the type
+        return Compiled(kernel, arch, str(error).strip() or repr(error))
+    return Compiled(kernel, arch, "")
+
+
+def nvrtc_version() -> tuple[int, int]:
+    from cuda.bindings import nvrtc
+
+    status, major, minor = nvrtc.nvrtcVersion()
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise RuntimeError(f"NVRTC does not answer: {status}")
+    return major, minor
+
+
+def work(major: int, jobs: list[tuple[str, str]], archs: list[str]) -> int:
+    """Compiles all jobs with this environment's NVRTC; returns how many failed."""
+    found = nvrtc_version()
+    if found[0] != major:
+        raise SystemExit(f"expected NVRTC {major}, this environment has {found[0]}.{found[1]}")
+    start = time.perf_counter()
+    failures = []
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        pending = [pool.submit(compile_one, *job, arch) for arch in archs for job in jobs]
+        for future in as_completed(pending):
+            done = future.result()
+            if done.error:
+                failures.append(done)
+                log = f"\n{done.error}\n" if len(failures) <= LOGS_SHOWN else ""
+                print(f"FAILED {done.kernel} for {done.arch}{log}", flush=True)
+    seconds = time.perf_counter() - start
+    print(
+        f"NVRTC {found[0]}.{found[1]}: {len(jobs)} kernels × {len(archs)} architectures "
+        f"({' '.join(archs)}): {len(failures)} of {len(pending)} failed, {seconds:.1f} s",
+        flush=True,
+    )
+    return len(failures)
+
+
+def nvrtc12_python() -> str:
+    """The interpreter of `.venv-nvrtc12`, made when missing or made with other versions."""
+    python = NVRTC12_ENV / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    stamp = NVRTC12_ENV / ".ready"
+    wanted = "\n".join(NVRTC12_PACKAGES)
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print(f"making {NVRTC12_ENV.name}: {' '.join(NVRTC12_PACKAGES)}", flush=True)
+        venv.create(NVRTC12_ENV, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *NVRTC12_PACKAGES], check=True)
+        stamp.write_text(wanted)
+    return str(python)
+
+
+def catalog() -> list[tuple[str, str]]:
+    """Name and source of every kernel that the package can ask NVRTC for."""
+    from megafuse.ops.catalog import jobs
+
+    return [(job.name, job.source) for job in jobs()]
+
+
+def chosen(major: int, asked: list[str], quick: bool) -> list[str]:
+    if asked:
+        return [arch for arch in ARCHITECTURES[major] if arch in asked]
+    return list((QUICK if quick else ARCHITECTURES)[major])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.RawTextHelpFormatter
+    )
+    known = sorted({a for archs in ARCHITECTURES.values() for a in archs}, key=lambda a: int(a[3:]))
+    parser.add_argument("--quick", action="store_true", help="one architecture for each NVRTC")
+    parser.add_argument("--arch", action="append", default=[], choices=known, help="only this one")
+    parser.add_argument("--jobs", type=Path, help="[[name, source], …] as JSON, not the catalog")
+    parser.add_argument("--worker", type=int, choices=ARCHITECTURES, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+
+    jobs = json.loads(args.jobs.read_text()) if args.jobs else catalog()
+    if args.worker:
+        return 1 if work(args.worker, jobs, chosen(args.worker, args.arch, args.quick)) else 0
+    if not jobs:
+        raise SystemExit("the catalog names no kernels: nothing was checked")
+
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        handed = Path(folder) / "jobs.json"
+        handed.write_text(json.dumps(jobs))
+        for major in ARCHITECTURES:
+            archs = chosen(major, args.arch, args.quick)
+            if not archs:
+                continue
+            python = nvrtc12_python() if major == 12 else sys.executable
+            command = [python, __file__, "--worker", str(major), "--jobs", str(handed)]
+            command += [word for arch in archs for word in ("--arch", arch)]
+            failed |= subprocess.run(command).returncode != 0
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

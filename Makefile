@@ -1,0 +1,73 @@
+# `make` alone lists the targets. Every target sets .venv up first if it has to.
+
+PYTHON ?= python3
+VENV ?= .venv
+
+# PYTHON_ENV=/path/to/python uses that interpreter and whatever is installed beside it, and
+# sets nothing up: for machines that have torch already and no network.
+ifdef PYTHON_ENV
+  PY := $(PYTHON_ENV)
+  READY :=
+  CLANG_FORMAT ?= clang-format
+  export PYTHONPATH := $(CURDIR)/src$(if $(PYTHONPATH),:$(PYTHONPATH))
+else
+  PY := $(VENV)/bin/python
+  READY := $(VENV)/.ready
+  CLANG_FORMAT ?= $(VENV)/bin/clang-format
+  # Two: the suite compiles kernels, and torch runs threads of its own.
+  PYTEST_ARGS ?= -n 2 --dist worksteal
+endif
+
+PYTHON_SOURCES = $(wildcard src tests examples benchmarks .ci *.py)
+CPP_SOURCES = $(shell find src examples \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench clean $(VENV)
+
+help:
+	@echo 'make demo     run simple_demo.py on this machine; writes report.html'
+	@echo 'make test     run the test suite           (PYTEST_ARGS="-k gelu -x")'
+	@echo 'make lint     ruff, mypy, clang-format; changes nothing'
+	@echo 'make format   let ruff and clang-format rewrite the sources'
+	@echo 'make bench    eager, torch.compile and fused side by side  (ARGS="gelu_scale")'
+	@echo 'make .venv    only set up the environment'
+	@echo 'make clean    remove .venv, caches and build outputs'
+	@echo
+	@echo 'Each target first makes .venv with the versions of constraints.txt. Variables:'
+	@echo '  PYTHON=python3.12            the interpreter that .venv is made from'
+	@echo '  VENV=dir                     another place for the environment'
+	@echo '  PYTHON_ENV=/path/to/python   use this interpreter as it is: nothing is installed, so'
+	@echo '                               it needs torch, and pytest and so on for make test'
+	@echo "Which torch pip takes (CPU or CUDA) follows pip's own settings, such as PIP_INDEX_URL."
+
+$(VENV): $(READY)
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(READY)
+	$(PY) simple_demo.py $(ARGS)
+
+test: $(READY)
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+lint: $(READY)
+	$(PY) -m ruff check $(PYTHON_SOURCES)
+	$(PY) -m ruff format --check $(PYTHON_SOURCES)
+	$(PY) -m mypy
+	$(CLANG_FORMAT) --dry-run -Werror $(CPP_SOURCES)
+
+format: $(READY)
+	$(PY) -m ruff check --fix $(PYTHON_SOURCES)
+	$(PY) -m ruff format $(PYTHON_SOURCES)
+	$(CLANG_FORMAT) -i $(CPP_SOURCES)
+
+bench: $(READY)
+	$(PY) -c 'import sys; from megafuse.cli import main; sys.exit(main())' bench $(ARGS)
+
+clean:
+	rm -rf .venv .venv-nvrtc12 build dist report.html report.json
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find $(wildcard src tests examples benchmarks .ci) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,148 @@
+"""Make the coefficients in kernels/math.h, activations.h: min over c, max over x |w (c(x) - f(x))|.
+
+Each fit is the better of a Remez exchange and a Lawson iteration (least squares whose weights grow
+where the error is large), run in float64 on a Chebyshev grid. Coefficients are then rounded to
+float one at a time, the lowest power first, and the rest are fitted again, so that rounding costs
+almost nothing. The printed error is that of the rounded coefficients. Takes about 10 s:
+
+    python benchmarks/fit_polynomials.py            # every fit
+    python benchmarks/fit_polynomials.py exp tanh   # fits whose name contains one of these words
+"""
+
+import sys
+
+import mpmath
+import numpy as np
+
+POINTS = 2000
+
+
+def grid(low, high):
+    """Chebyshev points on [low, high]: dense at the ends, where minimax errors peak."""
+    angle = np.pi * (np.arange(POINTS) + 0.5) / POINTS
+    return 0.5 * (low + high) - 0.5 * (high - low) * np.cos(angle)
+
+
+def tabulate(function, points):
+    """`function` in 40 digits, rounded to float64."""
+    with mpmath.workdps(40):
+        return np.array([float(function(mpmath.mpf(float(x)))) for x in points])
+
+
+def lawson(columns, target, iterations=200):
+    """c that nearly minimises max |columns @ c - target|: least squares, reweighted by error."""
+    weight = np.ones(len(target))
+    best, best_error = None, np.inf
+    for _ in range(iterations):
+        root = np.sqrt(weight)
+        solution = np.linalg.lstsq(columns * root[:, None], target * root, rcond=None)[0]
+        error = np.abs(columns @ solution - target)
+        if error.max() < best_error:
+            best, best_error = solution, error.max()
+        weight *= error / error.max() + 1e-9
+        weight /= weight.sum()
+    return best
+
+
+def remez(columns, target, exchanges=40):
+    """The same by exchange: exact where the error alternates, else the best that was seen."""
+    points, count = columns.shape
+    signs = (-1.0) ** np.arange(count + 1)
+    reference = np.linspace(0, points - 1, count + 1).round().astype(int)
+    best, best_error = None, np.inf
+    for _ in range(exchanges):
+        system = np.column_stack([columns[reference], signs])
+        solution = np.linalg.lstsq(system, target[reference], rcond=None)[0][:-1]
+        error = columns @ solution - target
+        if np.abs(error).max() < best_error:
+            best, best_error = solution, np.abs(error).max()
+        # One extremum per run of equal sign; the smaller end goes until count + 1 are left.
+        runs = np.split(np.arange(points), np.flatnonzero(np.diff(np.sign(error))) + 1)
+        peaks = [run[np.argmax(np.abs(error[run]))] for run in runs]
+        if len(peaks) < count + 1:
+            break
+        while len(peaks) > count + 1:
+            peaks.pop(0 if abs(error[peaks[0]]) < abs(error[peaks[-1]]) else -1)
+        reference = np.array(peaks)
+    return best
+
+
+def minimax(columns, target):
+    """The better of both. Columns that vanish inside the interval break the alternation."""
+    scale = np.abs(columns).max(axis=0)
+    found = [method(columns / scale, target) for method in (remez, lawson)]
+    return min(found, key=lambda c: np.abs(columns / scale @ c - target).max()) / scale
+
+
+def round_in_turn(columns, target, fixed=()):
+    """Minimax with float coefficients, column 0 rounded first; the first len(fixed) are given."""
+    count = columns.shape[1]
+    coefficients = np.zeros(count)
+    coefficients[: len(fixed)] = fixed
+    for done in range(len(fixed), count):
+        rest = target - columns[:, :done] @ coefficients[:done]
+        coefficients[done] = np.float32(minimax(columns[:, done:], rest)[0])
+    return coefficients, np.abs(columns @ coefficients - target).max()
+
+
+def polynomial(function, low, high, degree, fixed=(), weight=None):
+    """function(x) ~ sum c_i x^i; the error is relative unless a weight(x) is given."""
+    x = grid(low, high)
+    f = tabulate(function, x)
+    w = 1 / f if weight is None else weight(x)
+    columns = x[:, None] ** np.arange(degree + 1) * w[:, None]
+    return round_in_turn(columns, f * w, fixed)
+
+
+def normal_tail(y):
+    """Phi(-y), the tail of the normal distribution."""
+    return mpmath.erfc(y / mpmath.sqrt(2)) / 2
+
+
+def log2_tail_weight(y):
+    """Makes the error 1 where gelu is off by 1e-8, or where the tail itself is off by 1 %."""
+    tail = tabulate(normal_tail, y)
+    return np.maximum(y * tail * np.log(2) * 1e8, 1 / (0.01 * np.log2(np.e)))
+
+
+def log2_erfc_weight(y):
+    """Turns an error of log2(erfc(y)) / y into a relative error of erf(y)."""
+    erfc = tabulate(mpmath.erfc, y)
+    return y * erfc / (1 - erfc) * np.log(2)
+
+
+LN2 = float(np.log(2))
+WIDE = 1.001  # the reduced argument may pass the end of its interval by a rounding error
+
+# name: (function, low, high, degree, coefficients that are given, weight or None for 1 / function)
+FITS = {
+    "exp_wide": (mpmath.exp, -LN2 * WIDE, LN2 * WIDE, 7, (1, 1), None),
+    "exp_narrow": (mpmath.exp, -LN2 / 2 * WIDE, LN2 / 2 * WIDE, 6, (1, 1), None),
+    "exp2_narrow": (lambda f: mpmath.mpf(2) ** f, -WIDE / 2, WIDE / 2, 5, (1,), None),
+    "exp2_minus_1": (lambda f: (mpmath.mpf(2) ** f - 1) / f, -WIDE / 2, WIDE / 2, 5, (), None),
+    "tanh": (lambda r: -mpmath.expm1(-2 * r) / (2 * r), -LN2 / 4, LN2 / 4, 5, (1,), None),
+    "log2_erfc": (
+        lambda y: mpmath.log(mpmath.erfc(y), 2) / y,
+        *(1e-6, 4, 8, (), log2_erfc_weight),
+    ),
+    "log2_normal_tail": (
+        lambda y: mpmath.log(normal_tail(y), 2),
+        *(0, 8, 8, (-1,), log2_tail_weight),
+    ),
+    "gelu_slope_tail": (
+        lambda y: mpmath.exp(y * y / 2) * normal_tail(y) - y / mpmath.sqrt(2 * mpmath.pi),
+        *(0, 6.5, 10, (0.5,), lambda y: np.maximum(np.exp(-y * y / 2), 1e-9)),
+    ),
+}
+
+
+def main(words):
+    for name, arguments in FITS.items():
+        if not words or any(word in name for word in words):
+            coefficients, error = polynomial(*arguments)
+            print(f"{name}: largest weighted error {error:.3g}")
+            print("  " + ", ".join(f"{c:.9g}f" for c in coefficients))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

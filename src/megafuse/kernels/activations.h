@@ -1,0 +1,148 @@
+// Activation functions and their derivatives, each a struct that kernels take as a parameter:
+// value(x) and derivative(x). NaN, Inf and 0 give what eager PyTorch gives, float and double.
+#pragma once
+
+#include "math.h"
+
+namespace mf {
+
+// Phi(-y), the normal distribution's tail, y >= 0. Float: 2^q(y), q fitted so that gelu is within
+// 3e-8 and the tail itself within 3 % up to y = 8; it is exactly 0 from y = 11.67 on. NaN may be
+// lost.
+MF_INLINE float normal_tail(float y) {
+  return exp2_in_range(polynomial(at_most(y, 11.67f), -1.0f, -1.15112281f, -0.459075481f,
+                                  -0.0528597832f, 0.00754801976f, -0.000483758573f,
+                                  -5.07753939e-05f, 1.23596619e-05f,
+                                  -6.90076149e-07f));  // log2_normal_tail
+}
+MF_INLINE double normal_tail(double y) {
+  constexpr double sqrt_half = 0.70710678118654752440;
+#if MF_ON_GPU
+  return 0.5 * erfc(y * sqrt_half);
+#else
+  return 0.5 * __builtin_erfc(y * sqrt_half);
+#endif
+}
+
+// Phi(-y) - y phi(y) for y >= 0: what gelu'(y) lacks to 1, and gelu'(-y). Float: e^(-y^2 / 2) times
+// a polynomial, within 7e-8; exactly 0 from y = 13.25 on. NaN may be lost.
+MF_INLINE float gelu_slope_tail(float y) {
+  y = at_most(y, 13.25f);
+  float r = polynomial(y, 0.5f, -0.79788065f, 0.249931172f, -0.132563144f, 0.061245393f,
+                       -0.0244111996f, 0.00800334755f, -0.002000571f, 0.000346047367f,
+                       -3.60479498e-05f, 1.67864027e-06f);  // gelu_slope_tail
+  return exp2_in_range(y * y * (-0.5f * log2_e)) * r;
+}
+MF_INLINE double gelu_slope_tail(double y) {
+  constexpr double inverse_sqrt_2pi = 0.39894228040143267794;
+  y = min(y, 100.0);
+  return normal_tail(y) - y * inverse_sqrt_2pi * exp(-0.5 * y * y);
+}
+
+// max(x, 0)
+struct Relu {
+  template <class F>
+  static MF_INLINE F value(F x) {
+    return max(x, F(0));
+  }
+  // 1 at NaN, as in PyTorch.
+  template <class F>
+  static MF_INLINE F derivative(F x) {
+    return select(x <= F(0), F(0), F(1));
+  }
+};
+
+// x Phi(x) = max(x, 0) - |x| Phi(-|x|): no cancellation in the negative tail, where PyTorch's
+// 1 + erf has lost all digits from x = -5.5 on.
+struct Gelu {
+  template <class F>
+  static MF_INLINE F value(F x) {
+    F y = abs(x);
+    F positive_part = fma(F(0.5), x, F(0.5) * y);  // NaN at -Inf, which max(x, 0) would hide
+    return fma(-at_most(y, F(100)), normal_tail(y), positive_part);
+  }
+  // The term 0 x is for Inf and NaN: both give NaN.
+  template <class F>
+  static MF_INLINE F derivative(F x) {
+    F half = fma(x, F(0), F(0.5));
+    return half + copysign(F(0.5) - gelu_slope_tail(abs(x)), x);
+  }
+};
+
+// s = 1 / (1 + e) and s (1 - s) = s s e, e = 2^v: no cancellation for s near 1. e is kept finite;
+// where it is largest, s s has underflowed to 0, so the slope is 0 there and never Inf * 0.
+template <class F>
+struct Logistic {
+  F value, slope;
+  MF_INLINE explicit Logistic(F v) {
+    F e = exp2_flushed(at_most(v, F(sizeof(F) == 4 ? 126 : 1000)));
+    value = reciprocal(F(1) + e);
+    slope = value * value * e;
+  }
+};
+
+// x / (1 + e^(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3): equals x (1 + tanh u) / 2 with one exp
+// and without its cancellation. The exponent is in base 2.
+struct GeluTanh {
+  static constexpr double a = -2.3022081981443248891;  // -2 sqrt(2 / pi) log2(e)
+  static constexpr double b = a * 0.044715;
+
+  template <class F>
+  static MF_INLINE F value(F x) {
+    F v = x * fma(x * x, F(b), F(a));
+    return quotient(x, F(1) + exp2_flushed(v));
+  }
+  // s + s (1 - s) x d(2u)/dx, s = sigmoid(2u)
+  template <class F>
+  static MF_INLINE F derivative(F x) {
+    constexpr double minus_ln2 = -0.69314718055994530942;
+    F z = x * x;
+    Logistic<F> f(x * fma(z, F(b), F(a)));
+    F x_slope = x * fma(z, F(3 * minus_ln2 * b), F(minus_ln2 * a));
+    return fma(f.slope, x_slope, f.value);
+  }
+};
+
+// x / (1 + e^-x). The exponent is rounded once, in base 2, which sigmoid would not forgive: an
+// error of 5e-6 relative to e^-x, but less than 4e-8 of the result, where e^-x matters.
+struct Silu {
+  static constexpr double minus_log2_e = -1.44269504088896340736;
+
+  template <class F>
+  static MF_INLINE F value(F x) {
+    return quotient(x, F(1) + exp2_flushed(x * F(minus_log2_e)));
+  }
+  // s + s (1 - s) x, s = sigmoid(x)
+  template <class F>
+  static MF_INLINE F derivative(F x) {
+    Logistic<F> f(x * F(minus_log2_e));
+    return fma(f.slope, x, f.value);
+  }
+};
+
+// 1 / (1 + e^-x)
+struct Sigmoid {
+  template <class F>
+  static MF_INLINE F value(F x) {
+    return sigmoid(x);
+  }
+  template <class F>
+  static MF_INLINE F derivative(F x) {
+    F s = sigmoid(x);
+    return s * (F(1) - s);
+  }
+};
+
+struct Tanh {
+  template <class F>
+  static MF_INLINE F value(F x) {
+    return tanh(x);
+  }
+  template <class F>
+  static MF_INLINE F derivative(F x) {
+    F t = tanh(x);
+    return fma(-t, t, F(1));
+  }
+};
+
+}  // namespace mf

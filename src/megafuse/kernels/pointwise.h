@@ -1,0 +1,124 @@
+// What a pointwise kernel is, for every processor.
+//
+//   out[i]... = functor(in[i]...)        for each i of a broadcast index space
+//
+// A kernel is a type: its functor, its operands and its number of dimensions are
+// known when it is compiled. What changes from call to call arrives as one array
+// of 64-bit words, so that the host needs no struct of its own per kernel:
+//
+//   operand[0..n)            address, or for walk 'v' the value itself (a double)
+//   numel                    size of the index space
+//   size[0..dims-1)          sizes of all dimensions but the outermost, innermost first
+//   divider[0..dims-1)       the same sizes as magic numbers for exact division (GPU)
+//   stride[operand][dim]     in elements, innermost first
+//   scalar[0..m)             doubles
+//   random[0..5)             where the random numbers come from (random.h)
+//
+// On the GPU size[0] counts vectors, not elements.
+#pragma once
+
+#include "portable.h"
+#include "random.h"
+
+namespace mf {
+
+// How an operand is stored (T) and how it moves along the innermost dimension:
+//   'c' consecutive elements   'b' one element, broadcast
+//   's' a stride               'v' no memory: the word is the value
+//   'n' an output nobody wants
+// An output holds the functor's kResult-th result.
+template <class Stored, char kWalk, int kResult = 0>
+struct Operand {
+  using T = Stored;
+  static constexpr char walk = kWalk;
+  static constexpr int result = kResult;
+};
+
+template <class... Ops>
+struct Operands {
+  static constexpr int count = sizeof...(Ops);
+};
+
+template <int... I>
+struct Indices {};
+template <int N, int... I>
+struct MakeIndices : MakeIndices<N - 1, N - 1, I...> {};
+template <int... I>
+struct MakeIndices<0, I...> {
+  using type = Indices<I...>;
+};
+
+// The I-th operand of a list.
+template <int I, class List>
+struct At;
+template <int I, class First, class... Rest>
+struct At<I, Operands<First, Rest...>> : At<I - 1, Operands<Rest...>> {};
+template <class First, class... Rest>
+struct At<0, Operands<First, Rest...>> {
+  using type = First;
+};
+
+// A functor over Compute (float or double) with everything fixed at compile time.
+template <class Fn, class F, int kDims, class Outs, class Ins>
+struct Kernel {
+  using Functor = Fn;
+  using Compute = F;
+  using Outputs = Outs;
+  using Inputs = Ins;
+  static constexpr int dims = kDims;
+  static constexpr int outputs = Outs::count;
+  static constexpr int inputs = Ins::count;
+  static constexpr int operands = outputs + inputs;
+  static constexpr int scalars = Fn::scalars;
+  static constexpr bool random = Fn::random;
+
+  static constexpr int numel = operands;
+  static constexpr int size = numel + 1;
+  static constexpr int divider = size + dims - 1;
+  static constexpr int stride = divider + dims - 1;
+  static constexpr int scalar = stride + operands * dims;
+  static constexpr int rng = scalar + scalars;
+  static constexpr int words = rng + (random ? Random::words : 0);
+};
+
+// Functors inherit what they need: Scalars<2> has two run-time numbers, Draws adds
+// a random word per element as the functor's last argument.
+template <int N>
+struct Scalars {
+  static constexpr int scalars = N;
+  static constexpr bool random = false;
+};
+template <int N>
+struct ScalarsAndDraws {
+  static constexpr int scalars = N;
+  static constexpr bool random = true;
+};
+
+// A functor with its scalars read from the words. Functors take them as a pointer.
+template <class K>
+MF_INLINE typename K::Functor make_functor(const u64* words) {
+  typename K::Compute scalars[K::scalars + 1] = {};
+  for (int i = 0; i < K::scalars; ++i)
+    scalars[i] = typename K::Compute(bits_as<double>(words[K::scalar + i]));
+  return typename K::Functor(scalars);
+}
+
+// One result or several: result(r, i) is the i-th.
+template <class F>
+MF_INLINE F result(F value, int) {
+  return value;
+}
+template <class F, int N>
+MF_INLINE F result(const Pack<F, N>& pack, int i) {
+  return pack[i];
+}
+
+// The value of an operand that does not move along the innermost dimension.
+template <class Op, class F>
+MF_INLINE F fixed_value(u64 word, i64 offset) {
+  if constexpr (Op::walk == 'v') return F(bits_as<double>(word));
+  if constexpr (Op::walk == 'b') return cast<F>(reinterpret_cast<const typename Op::T*>(word)[offset]);
+  return F(0);
+}
+
+}  // namespace mf

@@ -1,0 +1,228 @@
+// The CUDA driver: each thread moves 16 bytes at a time per operand, with several
+// loads in flight before the first use, over a grid that covers the chip.
+#pragma once
+
+#include "pointwise.h"
+
+namespace mf {
+
+template <int N>
+struct Words {
+  u64 word[N];
+};
+
+// N consecutive elements as one memory access.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Vector {
+  T item[N];
+};
+
+// Reads that bypass coherence (inputs are never written during the launch).
+template <class V>
+__device__ __forceinline__ V read_once(const V* address) {
+  if constexpr (sizeof(V) == 16) return bits_as<V>(__ldg(reinterpret_cast<const uint4*>(address)));
+  if constexpr (sizeof(V) == 8) return bits_as<V>(__ldg(reinterpret_cast<const uint2*>(address)));
+  if constexpr (sizeof(V) == 4) return bits_as<V>(__ldg(reinterpret_cast<const u32*>(address)));
+  if constexpr (sizeof(V) == 2) return bits_as<V>(__ldg(reinterpret_cast<const u16*>(address)));
+  if constexpr (sizeof(V) == 1) return bits_as<V>(__ldg(reinterpret_cast<const u8*>(address)));
+}
+
+// n / d for n < 2^31 as one multiplication: d's magic number is in the low half of
+// the word, its shift in the high half.
+__device__ __forceinline__ u32 divide(u32 n, u64 magic) {
+  return (__umulhi(n, u32(magic)) + n) >> u32(magic >> 32);
+}
+
+// One vector per input, each of its own type: slot<I>(group) is the I-th.
+template <int I, class T, int N>
+struct Slot {
+  Vector<T, N> data;
+};
+template <class List, int N, class Is>
+struct Loaded;
+template <class List, int N, int... I>
+struct Loaded<List, N, Indices<I...>> : Slot<I, typename At<I, List>::type::T, N>... {};
+template <int I, class T, int N>
+__device__ __forceinline__ Vector<T, N>& slot(Slot<I, T, N>& s) {
+  return s.data;
+}
+template <int I, class T, int N>
+__device__ __forceinline__ const Vector<T, N>& slot(const Slot<I, T, N>& s) {
+  return s.data;
+}
+
+template <class K, int kVector, int kUnroll, class Index>
+struct PointwiseCuda {
+  using F = typename K::Compute;
+  using AllInputs = typename MakeIndices<K::inputs>::type;
+  using AllOutputs = typename MakeIndices<K::outputs>::type;
+  template <int I>
+  using In = typename At<I, typename K::Inputs>::type;
+  template <int I>
+  using Out = typename At<I, typename K::Outputs>::type;
+
+  const u64* words;
+  typename K::Functor functor;
+  Random random = {};
+
+  // Offsets of all operands' elements for one place in the index space.
+  struct Place {
+    Index offset[K::operands];
+  };
+
+  __device__ __forceinline__ explicit PointwiseCuda(const u64* w)
+      : words(w), functor(make_functor<K>(w)) {}
+
+  __device__ __forceinline__ Index stride(int operand, int dim) const {
+    return Index(words[K::stride + operand * K::dims + dim]);
+  }
+
+  // The place of the i-th group of N consecutive elements.
+  template <int N>
+  __device__ __forceinline__ Place place(Index i) const {
+    Place p;
+    if constexpr (K::dims == 1) {
+#pragma unroll
+      for (int op = 0; op < K::operands; ++op) p.offset[op] = i * N * stride(op, 0);
+    } else {
+      Index rest = i;
+#pragma unroll
+      for (int dim = 0; dim < K::dims; ++dim) {
+        Index at = rest;
+        if (dim < K::dims - 1) {
+          Index size = Index(words[K::size + dim]);
+          if constexpr (sizeof(Index) == 4)
+            rest = Index(divide(u32(rest), words[K::divider + dim]));
+          else
+            rest = rest / size;
+          at -= rest * size;
+        }
+        if (dim == 0) at *= N;
+#pragma unroll
+        for (int op = 0; op < K::operands; ++op)
+          p.offset[op] = (dim == 0 ? Index(0) : p.offset[op]) + at * stride(op, dim);
+      }
+    }
+    return p;
+  }
+
+  // N elements of an operand, still as stored: conversion waits until all loads are issued.
+  template <class Op, int N, int kAlong>
+  __device__ __forceinline__ Vector<typename Op::T, N> load(int operand, Index offset) const {
+    using T = typename Op::T;
+    Vector<T, N> loaded;
+    const T* base = reinterpret_cast<const T*>(words[operand]) + offset;
+    if constexpr (Op::walk == 'c') {
+      loaded = read_once(reinterpret_cast<const Vector<T, N>*>(base));
+    } else if constexpr (Op::walk == 's') {
+#pragma unroll
+      for (int v = 0; v < N; ++v)
+        loaded.item[v] = read_once(base + v * stride(operand, kAlong));
+    } else if constexpr (Op::walk == 'b') {
+      loaded.item[0] = read_once(base);
+    }
+    return loaded;
+  }
+
+  template <class Op, int N>
+  __device__ __forceinline__ F value(int operand, const Vector<typename Op::T, N>& loaded, int v) const {
+    if constexpr (Op::walk == 'v') return F(bits_as<double>(words[operand]));
+    if constexpr (Op::walk == 'b') return cast<F>(loaded.item[0]);
+    return cast<F>(loaded.item[v]);
+  }
+
+  template <class Op, int N, int kAlong, class R>
+  __device__ __forceinline__ void store(int operand, Index offset, const R (&results)[N]) const {
+    using T = typename Op::T;
+    T* base = reinterpret_cast<T*>(words[operand]) + offset;
+    if constexpr (Op::walk == 'c') {
+      Vector<T, N> packed;
+#pragma unroll
+      for (int v = 0; v < N; ++v) packed.item[v] = cast<T>(result(results[v], Op::result));
+      *reinterpret_cast<Vector<T, N>*>(base) = packed;
+    } else if constexpr (Op::walk == 's') {
+#pragma unroll
+      for (int v = 0; v < N; ++v)
+        base[v * stride(operand, kAlong)] = cast<T>(result(results[v], Op::result));
+    }
+  }
+
+  using Group = Loaded<typename K::Inputs, kVector, AllInputs>;
+
+  template <int N, int kAlong = 0, int... I>
+  __device__ __forceinline__ Loaded<typename K::Inputs, N, AllInputs> load_all(
+      const Place& p, Indices<I...>) const {
+    Loaded<typename K::Inputs, N, AllInputs> group;
+    ((slot<I>(group) = load<In<I>, N, kAlong>(K::outputs + I, p.offset[K::outputs + I])), ...);
+    return group;
+  }
+
+  // Computes and stores the group whose first element is the index-th.
+  template <int N, class G, int... I, int... O>
+  __device__ __forceinline__ void finish(const G& group, const Place& p, u64 index, Indices<I...>,
+                                         Indices<O...>) const {
+    using R = decltype(apply(group, 0, u64(0), AllInputs()));
+    R results[N];
+    if constexpr (K::random && N % 4 == 0) {
+#pragma unroll
+      for (int quad = 0; quad < N / 4; ++quad) {
+        u32 drawn[4];
+        random.draw((index >> 2) + quad, drawn);
+#pragma unroll
+        for (int v = 0; v < 4; ++v)
+          results[quad * 4 + v] = functor(
+              value<In<I>>(K::outputs + I, slot<I>(group), quad * 4 + v)..., drawn[v]);
+      }
+    } else {
+#pragma unroll
+      for (int v = 0; v < N; ++v) results[v] = apply(group, v, index + v, AllInputs());
+    }
+    (store<Out<O>, N, 0>(O, p.offset[O], results), ...);
+  }
+
+  template <class G, int... I>
+  __device__ __forceinline__ auto apply(const G& group, int v, u64 index, Indices<I...>) const {
+    if constexpr (K::random)
+      return functor(value<In<I>>(K::outputs + I, slot<I>(group), v)..., random.draw_one(index));
+    else
+      return functor(value<In<I>>(K::outputs + I, slot<I>(group), v)...);
+  }
+
+  __device__ __forceinline__ void run() {
+    const Index numel = Index(words[K::numel]);
+    const Index groups = numel / kVector;
+    if constexpr (K::random) {
+      random = Random::read(words + K::rng);
+      if (blockIdx.x == 0 && threadIdx.x == 0) random.remember(words + K::rng);
+    }
+    for (Index first = Index(blockIdx.x) * (blockDim.x * kUnroll) + threadIdx.x; first < groups;
+         first += Index(gridDim.x) * (blockDim.x * kUnroll)) {
+      Place places[kUnroll];
+      Group loaded[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const Index i = first + u * blockDim.x;
+        if (u > 0 && i >= groups) break;
+        places[u] = place<kVector>(i);
+        loaded[u] = load_all<kVector>(places[u], AllInputs());
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const Index i = first + u * blockDim.x;
+        if (u > 0 && i >= groups) break;
+        finish<kVector>(loaded[u], places[u], u64(i) * kVector, AllInputs(), AllOutputs());
+      }
+    }
+    // What is left over after the last whole group (one dimension only: rows are
+    // whole numbers of groups otherwise) goes to the first threads, one element each.
+    if constexpr (kVector > 1 && K::dims == 1) {
+      const Index i = groups * kVector + threadIdx.x;
+      if (blockIdx.x == 0 && i < numel) {
+        const Place p = place<1>(i);
+        finish<1>(load_all<1>(p, AllInputs()), p, u64(i), AllInputs(), AllOutputs());
+      }
+    }
+  }
+};
+
+}  // namespace mf

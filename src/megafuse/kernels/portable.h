@@ -1,0 +1,141 @@
+// The ground every kernel header stands on: integer names, number formats and
+// the macro that makes one function both CPU and GPU code. Nothing is included,
+// because NVRTC has no system headers and the CPU compiler is faster without.
+#pragma once
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define MF_INLINE __host__ __device__ __forceinline__
+#else
+#define MF_INLINE inline __attribute__((always_inline))
+#endif
+
+#if defined(__CUDA_ARCH__)
+#define MF_ON_GPU 1
+#else
+#define MF_ON_GPU 0
+#endif
+
+namespace mf {
+
+using i8 = signed char;
+using i16 = short;
+using i32 = int;
+using i64 = long long;
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+// The same bits, read as another type.
+template <class To, class From>
+MF_INLINE To bits_as(From value) {
+  static_assert(sizeof(To) == sizeof(From), "bits_as: sizes differ");
+  To result;
+#if MF_ON_GPU
+  memcpy(&result, &value, sizeof(To));
+#else
+  __builtin_memcpy(&result, &value, sizeof(To));
+#endif
+  return result;
+}
+
+// 16-bit formats are storage only: arithmetic happens in float.
+struct half {
+  u16 bits;
+};
+struct bfloat16 {
+  u16 bits;
+};
+
+MF_INLINE float to_float(bfloat16 value) { return bits_as<float>(u32(value.bits) << 16); }
+
+MF_INLINE bfloat16 to_bfloat16(float value) {
+#if MF_ON_GPU && __CUDA_ARCH__ >= 800
+  bfloat16 result;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+  return result;
+#else
+  // Round to nearest even by adding just under half a unit, plus the bit that
+  // breaks ties; NaN is kept a NaN, since the addition could carry it to Inf.
+  u32 bits = bits_as<u32>(value);
+  u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return bfloat16{u16(value == value ? rounded : 0x7fc0u)};
+#endif
+}
+
+MF_INLINE float to_float(half value) {
+#if MF_ON_GPU
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+  return result;
+#else
+  // Shift exponent and mantissa into place and let a multiplication by 2^112
+  // rebias, which also normalises subnormals; Inf and NaN get the top exponent.
+  u32 sign = u32(value.bits & 0x8000u) << 16;
+  u32 rest = u32(value.bits & 0x7fffu) << 13;
+  u32 rebiased = bits_as<u32>(bits_as<float>(rest) * 0x1p112f);
+  u32 special = rest | 0x7f800000u;
+  return bits_as<float>(sign | (rest >= 0x0f800000u ? special : rebiased));
+#endif
+}
+
+MF_INLINE half to_half(float value) {
+#if MF_ON_GPU
+  half result;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+  return result;
+#else
+  // Normal results: rebias and round to nearest even in the integer domain.
+  // Subnormal results: adding 0.5 aligns the mantissa so that the float adder
+  // does the rounding. Too large becomes Inf, NaN stays NaN.
+  u32 bits = bits_as<u32>(value);
+  u32 sign = (bits >> 16) & 0x8000u;
+  u32 magnitude = bits & 0x7fffffffu;
+  u32 normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  u32 subnormal = bits_as<u32>(bits_as<float>(magnitude) + 0.5f) - 0x3f000000u;
+  u32 result = magnitude < 0x38800000u ? subnormal : normal;
+  result = magnitude >= 0x47800000u ? 0x7c00u : result;
+  result = magnitude > 0x7f800000u ? 0x7e00u : result;
+  return half{u16(sign | result)};
+#endif
+}
+
+// cast<To>(from): one spelling for every conversion between storage formats
+// and arithmetic types. Floats become integers by truncation, NaN becomes 0.
+template <class To>
+struct Cast {
+  template <class From>
+  static MF_INLINE To from(From value) {
+    return To(value);
+  }
+  static MF_INLINE To from(half value) { return To(to_float(value)); }
+  static MF_INLINE To from(bfloat16 value) { return To(to_float(value)); }
+};
+template <>
+struct Cast<half> {
+  template <class From>
+  static MF_INLINE half from(From value) {
+    return to_half(Cast<float>::from(value));
+  }
+};
+template <>
+struct Cast<bfloat16> {
+  template <class From>
+  static MF_INLINE bfloat16 from(From value) {
+    return to_bfloat16(Cast<float>::from(value));
+  }
+};
+template <class To, class From>
+MF_INLINE To cast(From value) {
+  return Cast<To>::from(value);
+}
+
+// Two or more results of one functor call.
+template <class F, int N>
+struct Pack {
+  F item[N];
+  MF_INLINE F& operator[](int i) { return item[i]; }
+  MF_INLINE const F& operator[](int i) const { return item[i]; }
+};
+
+}  // namespace mf

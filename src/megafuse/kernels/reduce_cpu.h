@@ -1,0 +1,136 @@
+// The CPU driver for backwards that also sum: the index space is (outer A, kept K, inner B), and
+// results with walk 'r' are summed over A and B. A thread adds into a row of partial sums of its
+// own, `slot`; sums are taken in blocks first, so that rounding errors stay those of short sums.
+#pragma once
+
+#include "pointwise_cpu.h"
+
+namespace mf {
+
+template <class K>
+struct ReduceCpu : PointwiseCpu<K> {
+  using Base = PointwiseCpu<K>;
+  using F = typename K::Compute;
+  template <int I>
+  using In = typename Base::template In<I>;
+  template <int O>
+  using Out = typename Base::template Out<O>;
+  using Base::functor;
+  using Base::offset;
+  using Base::stride;
+  using Base::words;
+
+  static constexpr int kLanes = 256;  // elements summed side by side
+  static constexpr int kRows = 32;    // rows per block
+
+  i64 slot;
+  F sums[K::outputs][kLanes];
+
+  ReduceCpu(const u64* w, i64 s) : Base(w), slot(s) {}
+
+  i64 inner() const { return i64(words[K::size]); }
+  i64 kept() const { return i64(words[K::size + 1]); }
+
+  void place(i64 b, i64 k, i64 a) {
+    for (int op = 0; op < K::operands; ++op)
+      offset[op] = b * stride(op, 0) + k * stride(op, 1) + a * stride(op, 2);
+  }
+
+  // n <= kLanes elements from the current place along dimension kAlong: stores the whole
+  // results, adds the summed ones to `sums`.
+  template <int kAlong, int... I, int... O>
+  MF_INLINE void add(int n, Indices<I...>, Indices<O...>) {
+    const auto fn = functor;
+    const F fixed[] = {
+        fixed_value<In<I>, F>(words[K::outputs + I], offset[K::outputs + I])..., F(0)};
+    const i64 step[] = {stride(O, kAlong)..., stride(K::outputs + I, kAlong)...};
+    MF_VECTOR_LOOP
+    for (int i = 0; i < n; ++i) {
+      const auto r = fn(Base::template load<In<I>>(
+          Base::template address<In<I>>(K::outputs + I), fixed[I], step[K::outputs + I], i)...);
+      (keep<O>(step[O], i, result(r, Out<O>::result)), ...);
+    }
+  }
+
+  template <int O>
+  MF_INLINE void keep(i64 step, int i, F value) {
+    if constexpr (Out<O>::walk == 'r')
+      sums[O][i] += value;
+    else
+      Base::template store<Out<O>>(Base::template address<Out<O>>(O), step, i, value);
+  }
+
+  void clear(int n) {
+    for (int o = 0; o < K::outputs; ++o)
+      for (int i = 0; i < n; ++i) sums[o][i] = F(0);
+  }
+
+  template <int O>
+  MF_INLINE F* partial(i64 k) const {
+    return reinterpret_cast<F*>(words[O]) + slot * stride(O, 2) + k;
+  }
+
+  template <int... O>
+  void flush_columns(i64 k, int n, Indices<O...>) {
+    auto one = [&](auto index, bool summed, F* to) {
+      if (summed)
+        for (int i = 0; i < n; ++i) to[i] += sums[index][i];
+    };
+    (one(O, Out<O>::walk == 'r', Out<O>::walk == 'r' ? partial<O>(k) : nullptr), ...);
+  }
+
+  template <int... O>
+  void flush_row(i64 k, int n, Indices<O...>) {
+    auto one = [&](auto index, bool summed, F* to) {
+      if (!summed) return;
+      for (int width = n; width > 1;) {  // in pairs, as rounding likes it
+        const int half = (width + 1) / 2;
+        for (int i = 0; i + half < width; ++i) sums[index][i] += sums[index][i + half];
+        width = half;
+      }
+      *to += sums[index][0];
+    };
+    (one(O, Out<O>::walk == 'r', Out<O>::walk == 'r' ? partial<O>(k) : nullptr), ...);
+  }
+
+  // B == 1: rows [begin, end) of the outer dimension, each summed column by column.
+  void columns(i64 begin, i64 end) {
+    for (i64 first = begin; first < end; first += kRows) {
+      const i64 last = first + kRows < end ? first + kRows : end;
+      for (i64 k = 0; k < kept(); k += kLanes) {
+        const int n = int(kept() - k < kLanes ? kept() - k : kLanes);
+        clear(n);
+        for (i64 a = first; a < last; ++a) {
+          place(0, k, a);
+          add<1>(n, typename Base::AllInputs(), typename Base::AllOutputs());
+        }
+        flush_columns(k, n, typename Base::AllOutputs());
+      }
+    }
+  }
+
+  // B > 1: elements [begin, end) of the whole index space, each row summed to one number.
+  void rows(i64 begin, i64 end) {
+    while (begin < end) {
+      const i64 b = begin % inner(), row = begin / inner();
+      const i64 k = row % kept(), a = row / kept();
+      const i64 length = inner() - b < end - begin ? inner() - b : end - begin;
+      // Long rows are cut, so that no sum has more than kRows terms per lane.
+      for (i64 done = 0; done < length;) {
+        const i64 piece = length - done < kLanes * kRows ? length - done : i64(kLanes) * kRows;
+        const int lanes = int(piece < kLanes ? piece : kLanes);
+        clear(lanes);
+        for (i64 i = 0; i < piece; i += kLanes) {
+          place(b + done + i, k, a);
+          add<0>(int(piece - i < kLanes ? piece - i : kLanes), typename Base::AllInputs(),
+                 typename Base::AllOutputs());
+        }
+        flush_row(k, lanes, typename Base::AllOutputs());
+        done += piece;
+      }
+      begin += length;
+    }
+  }
+};
+
+}  // namespace mf

@@ -1,0 +1,130 @@
+// The CUDA driver for backwards that also sum: the index space is (outer A, kept K, inner B), and
+// results with walk 'r' are summed over A and B. Each block writes one row of partial sums; they
+// are added up afterwards, so the result does not depend on the order blocks run in.
+#pragma once
+
+#include "pointwise_cuda.h"
+
+namespace mf {
+
+template <class K, int kVector, class Index>
+struct ReduceCuda : PointwiseCuda<K, kVector, 1, Index> {
+  using Base = PointwiseCuda<K, kVector, 1, Index>;
+  using F = typename K::Compute;
+  using Place = typename Base::Place;
+  using AllInputs = typename Base::AllInputs;
+  using AllOutputs = typename Base::AllOutputs;
+  template <int O>
+  using Out = typename Base::template Out<O>;
+  using Base::stride;
+  using Base::words;
+
+  static constexpr int kThreads = 256;
+  static constexpr int kWide = 32;                 // threads side by side over columns
+  static constexpr int kTall = kThreads / kWide;   // rows at a time
+
+  F sums[K::outputs][kVector] = {};
+
+  __device__ __forceinline__ explicit ReduceCuda(const u64* w) : Base(w) {}
+
+  __device__ __forceinline__ Place place(Index b, Index k, Index a) const {
+    Place p;
+#pragma unroll
+    for (int op = 0; op < K::operands; ++op)
+      p.offset[op] = b * stride(op, 0) + k * stride(op, 1) + a * stride(op, 2);
+    return p;
+  }
+
+  // N elements from p: stores the whole results, adds the summed ones to `sums`.
+  template <int kAlong, int N, int... O>
+  __device__ __forceinline__ void add(const Place& p, Indices<O...>) {
+    const auto group = Base::template load_all<N, kAlong>(p, AllInputs());
+    decltype(Base::apply(group, 0, u64(0), AllInputs())) results[N];
+#pragma unroll
+    for (int v = 0; v < N; ++v) results[v] = Base::apply(group, v, 0, AllInputs());
+    (keep<kAlong, O>(p, results), ...);
+  }
+
+  template <int kAlong, int O, class R, int N>
+  __device__ __forceinline__ void keep(const Place& p, const R (&results)[N]) {
+    if constexpr (Out<O>::walk == 'r') {
+#pragma unroll
+      for (int v = 0; v < N; ++v) sums[O][v] += result(results[v], Out<O>::result);
+    } else {
+      Base::template store<Out<O>, N, kAlong>(O, p.offset[O], results);
+    }
+  }
+
+  __device__ __forceinline__ F* partial(int output, Index part, Index k) const {
+    return reinterpret_cast<F*>(words[output]) + part * stride(output, 2) + k;
+  }
+
+  // B == 1. A block sums kWide vectors of columns over its share of the rows (blockIdx.y).
+  __device__ __forceinline__ void columns() { columns(AllOutputs()); }
+
+  template <int... O>
+  __device__ __forceinline__ void columns(Indices<O...> all) {
+    const Index kept = Index(words[K::size + 1]);
+    const Index outer = Index(words[K::numel]) / kept;
+    const int x = threadIdx.x % kWide, y = threadIdx.x / kWide;
+    const Index k = (Index(blockIdx.x) * kWide + x) * kVector;
+    if (k < kept)
+      for (Index a = Index(blockIdx.y) * kTall + y; a < outer; a += Index(gridDim.y) * kTall)
+        add<1, kVector>(place(0, k, a), all);
+    (finish_columns<O>(k, kept, x, y), ...);
+  }
+
+  template <int O>
+  __device__ __forceinline__ void finish_columns(Index k, Index kept, int x, int y) {
+    if constexpr (Out<O>::walk == 'r') {
+      __shared__ F tile[kTall][kWide][kVector + 1];  // + 1: rows start in different banks
+      __syncthreads();
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) tile[y][x][v] = sums[O][v];
+      __syncthreads();
+      if (y != 0 || k >= kept) return;
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        F total = tile[0][x][v];
+#pragma unroll
+        for (int row = 1; row < kTall; ++row) total += tile[row][x][v];
+        *partial(O, Index(blockIdx.y), k + v) = total;
+      }
+    }
+  }
+
+  // B > 1. A block sums one row (blockIdx.x), or one of gridDim.y pieces of it.
+  __device__ __forceinline__ void rows() { rows(AllOutputs()); }
+
+  template <int... O>
+  __device__ __forceinline__ void rows(Indices<O...> all) {
+    const Index inner = Index(words[K::size]), kept = Index(words[K::size + 1]);
+    const Index k = Index(blockIdx.x) % kept, a = Index(blockIdx.x) / kept;
+    const Index groups = inner / kVector;
+    for (Index i = Index(blockIdx.y) * kThreads + threadIdx.x; i < groups;
+         i += Index(gridDim.y) * kThreads)
+      add<0, kVector>(place(i * kVector, k, a), all);
+    (finish_row<O>(k, a), ...);
+  }
+
+  template <int O>
+  __device__ __forceinline__ void finish_row(Index k, Index a) {
+    if constexpr (Out<O>::walk == 'r') {
+      F total = sums[O][0];
+#pragma unroll
+      for (int v = 1; v < kVector; ++v) total += sums[O][v];
+#pragma unroll
+      for (int away = 16; away > 0; away /= 2) total += __shfl_down_sync(0xffffffffu, total, away);
+      __shared__ F warp[kThreads / 32];
+      __syncthreads();
+      if (threadIdx.x % 32 == 0) warp[threadIdx.x / 32] = total;
+      __syncthreads();
+      if (threadIdx.x != 0) return;
+#pragma unroll
+      for (int w = 1; w < kThreads / 32; ++w) total += warp[w];
+      *partial(O, a * Index(gridDim.y) + Index(blockIdx.y), k) = total;
+    }
+  }
+};
+
+}  // namespace mf

@@ -1,0 +1,27 @@
+"""dequantize_int8: int8 back to float in one pass."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from megafuse.ops.registry import op
+
+
+@op(
+    forward="DequantizeInt8<{F}>",
+    backward="DequantizeInt8Backward<{F}>",
+    any_dtype=("q",),
+    saves=("q", "scale", "zero_point"),
+    grads={"scale": 0, "zero_point": 1},
+    dtype_like="scale",
+    flops=(2, 4),
+    sample=lambda draw: (draw.integers(), draw.row(0.05), 3.0),
+)
+def dequantize_int8(q: Tensor, scale: Tensor | float, zero_point: Tensor | float) -> Tensor:
+    """(q − zero_point)·scale, in scale's dtype (float32 where scale is a number)
+
+    `scale` and `zero_point` are numbers, or tensors that broadcast against q.
+    """
+    dtype = scale.dtype if isinstance(scale, Tensor) else torch.float32
+    return (q.to(dtype) - zero_point) * scale

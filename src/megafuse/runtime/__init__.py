@@ -1,0 +1,1 @@
+"""Source to machine code to launch: compilers, cache and host runtime."""

@@ -1,0 +1,126 @@
+"""Source to machine code, once: compiled on the first miss, then read from the cache."""
+
+from __future__ import annotations
+
+import functools
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from megafuse.runtime import cache, cpp, nvrtc, progress, render, sources
+
+_FUNCTORS: dict[str, render.Functors] = {}
+
+
+def declare(op: str, functors: render.Functors) -> None:
+    """Tells the runtime where the arithmetic of `op` is."""
+    _FUNCTORS[op] = functors
+
+
+def declared(op: str) -> render.Functors:
+    """What `declare` was told."""
+    return _FUNCTORS[op]
+
+
+def kernel(
+    op: str,
+    family: str,
+    choices: dict[str, str | bool],
+    device: str,
+    index: int,
+    common: str,
+    double: bool,
+    dims: int,
+    vector: int,
+    wide_index: bool,
+    outputs: int,
+    operands: tuple[tuple[str, str, int], ...],
+) -> tuple[str, str] | tuple[bytes, str, int, int, int]:
+    """Called by the host runtime on a kernel it has not seen (runtime/host/kernels.h)."""
+    variant = render.Variant(
+        op=op,
+        family=family,
+        choices=choices,
+        device=device,
+        common=common,
+        double=double,
+        dims=dims,
+        vector=vector,
+        wide_index=wide_index,
+        outputs=outputs,
+        operands=tuple(render.Operand(*o) for o in operands),
+    )
+    source = render.source(_FUNCTORS[op], variant)
+    if device == "cpu":
+        return str(cpu_object(source, variant.label)), variant.symbol
+    major, minor = torch.cuda.get_device_capability(index)
+    shape = render.shape(variant)
+    cubin = cuda_binary(source, f"sm_{major}{minor}", variant.label)
+    return cubin, variant.symbol, shape.block, shape.unroll, shape.blocks_per_processor
+
+
+def cpu_object(source: str, label: str) -> Path:
+    """The shared object of a CPU kernel."""
+    flags = cpp.kernel_flags()
+    compiler = cpp.find()
+    assert compiler is not None  # kernel_flags raised otherwise
+    key = cache.key(
+        "cpu",
+        source,
+        sources.closure(source),
+        *flags,
+        *compiler.command,
+        compiler.version,
+        cpp.cpu_features(),
+    )
+
+    def build(out: Path) -> None:
+        with progress.compiling(f"{label} for this CPU"):
+            cpp.compile_shared(source, out, include=[sources.KERNELS], flags=flags)
+
+    return cache.get(key, "kernel.so", build)
+
+
+def cuda_binary(source: str, arch: str, label: str) -> bytes:
+    """The machine code of a CUDA kernel."""
+    key = cache.key("cuda", source, sources.closure(source), arch, _cuda_tools())
+
+    def build(out: Path) -> None:
+        with progress.compiling(f"{label} for {arch}"):
+            out.write_bytes(nvrtc.compile_cubin(source, arch, [sources.KERNELS]))
+
+    return cache.get(key, "kernel.cubin", build).read_bytes()
+
+
+@functools.cache
+def _cuda_tools() -> str:
+    """Versions of what compiles CUDA, read without importing any of it (0.4 s)."""
+    names = ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
+    versions = [f"torch {torch.__version__} cuda {torch.version.cuda}"]
+    for name in names:
+        try:
+            versions.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return ", ".join(versions)
+
+
+@functools.cache
+def available(device: str) -> bool:
+    """Whether kernels can be made for this kind of device; says once what is missing if not."""
+    problem = nvrtc.problem() if device == "cuda" and not _cached_before() else None
+    if problem is not None:
+        progress.logger.warning(
+            "CUDA tensors run the PyTorch reference, unfused: %s `megafuse doctor` tells more.",
+            problem,
+        )
+    return problem is None
+
+
+def _cached_before() -> bool:
+    """Importing the CUDA bindings only to see that they are there costs 0.4 s: when they are
+    installed beside torch's NVRTC, trust them until a kernel must be compiled."""
+    return all(name in _cuda_tools() for name in ("cuda-core", "cuda-bindings")) and (
+        "nvrtc" in _cuda_tools()
+    )

@@ -1,0 +1,70 @@
+// The CUDA driver, found at run time: no CUDA header or library is needed to build
+// this file, and a machine without a GPU never looks for one.
+#pragma once
+
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+
+#include <cstdint>
+
+namespace megafuse {
+
+struct Driver {
+  int (*ModuleLoadData)(void** module, const void* image);
+  int (*ModuleGetFunction)(void** function, void* module, const char* name);
+  int (*LaunchKernel)(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                      unsigned by, unsigned bz, unsigned shared, void* stream, void** params,
+                      void** extra);
+  int (*CtxGetCurrent)(void** context);
+  int (*CtxSetCurrent)(void* context);
+  int (*DeviceGet)(int* device, int ordinal);
+  int (*DevicePrimaryCtxRetain)(void** context, int device);
+  int (*DeviceGetAttribute)(int* value, int attribute, int device);
+  int (*GetErrorString)(int error, const char** text);
+
+  static const Driver& get() {
+    static const Driver driver = open();
+    return driver;
+  }
+
+  void check(int error, const char* what) const {
+    if (C10_LIKELY(error == 0)) return;
+    const char* text = nullptr;
+    GetErrorString(error, &text);
+    TORCH_CHECK(false, "megafuse: ", what, " failed: ", text ? text : "unknown CUDA error", " (",
+                error, ")");
+  }
+
+  int attribute(int which, int device) const {
+    int handle = 0, value = 0;
+    check(DeviceGet(&handle, device), "cuDeviceGet");
+    check(DeviceGetAttribute(&value, which, handle), "cuDeviceGetAttribute");
+    return value;
+  }
+
+ private:
+  static Driver open() {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    TORCH_CHECK(library, "megafuse: the CUDA driver library libcuda.so.1 cannot be opened: ",
+                dlerror(), ". Install an NVIDIA driver, or keep tensors on the CPU.");
+    Driver d;
+    auto find = [&](auto& slot, const char* name) {
+      void* symbol = dlsym(library, name);
+      TORCH_CHECK(symbol, "megafuse: the CUDA driver has no ", name,
+                  "; install a newer NVIDIA driver.");
+      slot = reinterpret_cast<std::decay_t<decltype(slot)>>(symbol);
+    };
+    find(d.ModuleLoadData, "cuModuleLoadData");
+    find(d.ModuleGetFunction, "cuModuleGetFunction");
+    find(d.LaunchKernel, "cuLaunchKernel");
+    find(d.CtxGetCurrent, "cuCtxGetCurrent");
+    find(d.CtxSetCurrent, "cuCtxSetCurrent");
+    find(d.DeviceGet, "cuDeviceGet");
+    find(d.DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
+    find(d.DeviceGetAttribute, "cuDeviceGetAttribute");
+    find(d.GetErrorString, "cuGetErrorString");
+    return d;
+  }
+};
+
+}  // namespace megafuse

@@ -1,0 +1,321 @@
+// From a space to running machine code: a table of compiled kernels, filled through
+// Python on the first miss, and the two ways to launch one.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/python_stub.h>
+
+#include <atomic>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "driver.h"
+#include "op.h"
+#include "space.h"
+#include "threads.h"
+
+namespace megafuse {
+
+enum class Family : uint8_t { kForward, kBackward, kReduceColumns, kReduceRows };
+
+struct Compiled {
+  void* function = nullptr;
+  unsigned block = 0;     // CUDA: threads per block
+  unsigned unroll = 1;    // CUDA: groups per thread and turn
+  unsigned max_grid = 0;  // CUDA: blocks that fill the chip as often as we want
+};
+
+using CpuKernel = void (*)(const uint64_t* words, int64_t begin, int64_t end, int64_t slot);
+
+// Everything a kernel is compiled for, as bytes: the key of the table and, through
+// Python, of the cache on disk.
+struct Key {
+  uint8_t length = 0;
+  uint8_t byte[95];
+  void put(int value) {
+    TORCH_INTERNAL_ASSERT(length < sizeof byte);
+    byte[length++] = uint8_t(value);
+  }
+  bool operator==(const Key& other) const {
+    return length == other.length && std::memcmp(byte, other.byte, length) == 0;
+  }
+};
+struct KeyHash {
+  size_t operator()(const Key& key) const {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int i = 0; i < key.length; ++i) hash = (hash ^ key.byte[i]) * 0x100000001b3u;
+    return hash;
+  }
+};
+
+// What Python gave us (module.cpp).
+struct PythonSide {
+  PyObject* build = nullptr;      // compiles one kernel
+  PyObject* available = nullptr;  // can kernels be built for this kind of device?
+};
+inline PythonSide python_side;
+inline std::atomic<int64_t> launches{0};
+
+struct GilRelease {
+  PyThreadState* state = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+  ~GilRelease() {
+    if (state) PyEval_RestoreThread(state);
+  }
+};
+struct GilAcquire {
+  PyGILState_STATE state = PyGILState_Ensure();
+  ~GilAcquire() { PyGILState_Release(state); }
+};
+
+// A new reference that is dropped at the end of its scope; null raises Python's error.
+struct Owned {
+  PyObject* object;
+  explicit Owned(PyObject* o) : object(o) {
+    if (!o) throw python_error();
+  }
+  Owned(const Owned&) = delete;
+  ~Owned() { Py_DECREF(object); }
+};
+
+inline at::ArrayRef<double> numbers_of(const Call& call, std::array<double, kMaxArgs>& storage) {
+  size_t n = 0;
+  for (int arg : call.op->numbers) storage[n++] = call.number[arg];
+  return {storage.data(), n};
+}
+
+struct Request {
+  const Call& call;
+  Family family;
+  c10::Device device;
+  at::ScalarType common;  // the dtype PyTorch would compute in
+  bool use_double;
+  int vector = 1;
+  bool wide_index = false;
+};
+
+inline Key key_of(const Request& request, const Space& space) {
+  Key key;
+  key.put(int(request.device.type()));
+  key.put(request.device.index());
+  key.put(request.call.op->id & 0xff);
+  key.put(request.call.op->id >> 8);
+  key.put(int(request.family));
+  key.put(int(request.common));
+  key.put(request.use_double | (request.wide_index << 1));
+  key.put(request.vector);
+  key.put(space.dims);
+  key.put(space.outputs);
+  for (size_t i = 0; i < request.call.op->args.size(); ++i) {
+    const ArgKind kind = request.call.op->args[i].kind;
+    if (kind == ArgKind::kChoice || kind == ArgKind::kFlag) key.put(request.call.choice[i]);
+  }
+  for (int i = 0; i < space.operands; ++i) {
+    key.put(int(space.operand[i].dtype));
+    key.put(space.operand[i].walk);
+    if (i < space.outputs) key.put(space.operand[i].result);
+  }
+  return key;
+}
+
+class KernelTable {
+ public:
+  static KernelTable& get() {
+    static KernelTable* table = new KernelTable;  // never destroyed: threads may outlive main
+    return *table;
+  }
+
+  Compiled find(const Request& request, const Space& space) {
+    const Key key = key_of(request, space);
+    {
+      std::shared_lock<std::shared_mutex> lock(mutex_);
+      auto it = table_.find(key);
+      if (C10_LIKELY(it != table_.end())) return it->second;
+    }
+    Compiled compiled = build(request, space);
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    return table_.emplace(key, compiled).first->second;
+  }
+
+ private:
+  static Compiled build(const Request& request, const Space& space) {
+    GilAcquire gil;
+    const Op& op = *request.call.op;
+    Owned choices(PyDict_New());
+    for (size_t i = 0; i < op.args.size(); ++i) {
+      const Arg& arg = op.args[i];
+      if (arg.kind == ArgKind::kChoice) {
+        Owned value(PyUnicode_FromString(arg.choices[request.call.choice[i]].c_str()));
+        PyDict_SetItemString(choices.object, arg.name.c_str(), value.object);
+      } else if (arg.kind == ArgKind::kFlag) {
+        PyDict_SetItemString(choices.object, arg.name.c_str(),
+                             request.call.choice[i] ? Py_True : Py_False);
+      }
+    }
+    Owned operands(PyTuple_New(space.operands));
+    for (int i = 0; i < space.operands; ++i) {
+      const Operand& operand = space.operand[i];
+      PyTuple_SET_ITEM(operands.object, i,
+                       Py_BuildValue("(sCi)", c10::toString(operand.dtype), operand.walk,
+                                     int(operand.result)));
+    }
+    static const char* const families[] = {"forward", "backward", "reduce_columns", "reduce_rows"};
+    const bool cuda = request.device.is_cuda();
+    Owned built(PyObject_CallFunction(
+        python_side.build, "ssOsisOiiOiO", op.name.c_str(), families[int(request.family)],
+        choices.object, cuda ? "cuda" : "cpu", int(request.device.index()),
+        c10::toString(request.common), request.use_double ? Py_True : Py_False, space.dims,
+        request.vector, request.wide_index ? Py_True : Py_False, space.outputs,
+        operands.object));
+    return cuda ? load_cuda(built.object, request.device.index()) : load_cpu(built.object);
+  }
+
+  // `built` is (path, symbol).
+  static Compiled load_cpu(PyObject* built) {
+    const char *path, *symbol;
+    if (!PyArg_ParseTuple(built, "ss", &path, &symbol)) throw python_error();
+    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    TORCH_CHECK(library, "megafuse: cannot load the compiled kernel ", path, ": ", dlerror());
+    Compiled compiled;
+    compiled.function = dlsym(library, symbol);
+    TORCH_CHECK(compiled.function, "megafuse: no symbol ", symbol, " in ", path);
+    return compiled;
+  }
+
+  // `built` is (cubin, symbol, threads per block, unroll, blocks per multiprocessor).
+  static Compiled load_cuda(PyObject* built, int device) {
+    const char *cubin, *symbol;
+    Py_ssize_t length;
+    int block, unroll, per_processor;
+    if (!PyArg_ParseTuple(built, "y#siii", &cubin, &length, &symbol, &block, &unroll,
+                          &per_processor))
+      throw python_error();
+    const Driver& driver = Driver::get();
+    constexpr int kMultiprocessorCount = 16;
+    void* module;
+    Compiled compiled;
+    driver.check(driver.ModuleLoadData(&module, cubin), "loading a kernel (cuModuleLoadData)");
+    driver.check(driver.ModuleGetFunction(&compiled.function, module, symbol),
+                 "finding a kernel (cuModuleGetFunction)");
+    compiled.block = unsigned(block);
+    compiled.unroll = unsigned(unroll);
+    compiled.max_grid = unsigned(per_processor * driver.attribute(kMultiprocessorCount, device));
+    return compiled;
+  }
+
+  std::shared_mutex mutex_;
+  std::unordered_map<Key, Compiled, KeyHash> table_;
+};
+
+// Makes `device` current for driver calls: torch's runtime does that lazily, and a fresh
+// thread may have no context at all.
+class CudaScope {
+ public:
+  explicit CudaScope(c10::Device device) : impl_(c10::DeviceType::CUDA) {
+    previous_ = impl_.exchangeDevice(device);
+    const Driver& driver = Driver::get();
+    void* current = nullptr;
+    driver.CtxGetCurrent(&current);
+    if (C10_UNLIKELY(!current)) {
+      int handle;
+      driver.check(driver.DeviceGet(&handle, device.index()), "cuDeviceGet");
+      driver.check(driver.DevicePrimaryCtxRetain(&current, handle), "cuDevicePrimaryCtxRetain");
+      driver.check(driver.CtxSetCurrent(current), "cuCtxSetCurrent");
+    }
+  }
+  ~CudaScope() {
+    if (previous_.index() >= 0) impl_.uncheckedSetDevice(previous_);
+  }
+  CudaScope(const CudaScope&) = delete;
+
+ private:
+  c10::impl::VirtualGuardImpl impl_;
+  c10::Device previous_{c10::DeviceType::CUDA, -1};
+};
+
+inline void* current_stream(c10::Device device) {
+  c10::impl::VirtualGuardImpl impl(c10::DeviceType::CUDA);
+  const c10::Stream stream = impl.getStream(device);
+#if MF_TORCH >= 211
+  return impl.getStreamNativeHandle(stream);
+#else
+  // Before 2.11 only libc10_cuda knows the handle: CUDAStream is a Stream with a method.
+  using Method = void* (*)(const c10::Stream*);
+  static const Method method = [] {
+    void* symbol = dlsym(RTLD_DEFAULT, "_ZNK3c104cuda10CUDAStream6streamEv");
+    if (!symbol)
+      if (void* library = dlopen("libc10_cuda.so", RTLD_NOW | RTLD_NOLOAD))
+        symbol = dlsym(library, "_ZNK3c104cuda10CUDAStream6streamEv");
+    TORCH_CHECK(symbol, "megafuse: libc10_cuda.so has no CUDAStream::stream(); use torch 2.11 or newer.");
+    return reinterpret_cast<Method>(symbol);
+  }();
+  return method(&stream);
+#endif
+}
+
+// The last launch of this thread, for bare_launch (module.cpp) to repeat.
+struct LastLaunch {
+  Compiled kernel;
+  unsigned grid_x = 0, grid_y = 0;
+  void* stream = nullptr;
+  Words words;
+};
+inline LastLaunch& last_launch() {
+  thread_local LastLaunch last;
+  return last;
+}
+inline std::atomic<bool> remember_launches{false};
+
+inline void launch_cuda(const Compiled& kernel, c10::Device device, unsigned grid_x,
+                        unsigned grid_y, const Words& words) {
+  const Driver& driver = Driver::get();
+  void* params[] = {const_cast<uint64_t*>(words.data())};
+  void* stream = current_stream(device);
+  if (C10_UNLIKELY(remember_launches.load(std::memory_order_relaxed)))
+    last_launch() = {kernel, grid_x, grid_y, stream, words};
+  launches.fetch_add(1, std::memory_order_relaxed);
+  driver.check(driver.LaunchKernel(kernel.function, grid_x, grid_y, 1, kernel.block, 1, 1, 0,
+                                   stream, params, nullptr),
+               "a kernel launch");
+}
+
+// Elements per thread below which a second thread costs more than it brings: waking
+// one takes about 2 µs, in which the first one does this many.
+constexpr int64_t kGrain = 8192;
+
+// Splits [0, n) over torch's threads in multiples of `align`; run(begin, end, slot).
+template <class Run>
+void split(int64_t n, int64_t weight, int64_t align, int64_t max_slots, const Run& run) {
+  int64_t slots = std::min<int64_t>({at::get_num_threads(), max_slots,
+                                     (n * weight + kGrain - 1) / kGrain});
+  if (slots <= 1 || at::in_parallel_region()) return run(0, n, 0);
+  const int64_t each = ((n + slots - 1) / slots + align - 1) / align * align;
+  on_torch_threads(slots, [&](int64_t slot) {
+    const int64_t begin = slot * each, end = std::min(n, begin + each);
+    if (begin < end) run(begin, end, slot);
+  });
+}
+
+// Runs a forward or backward kernel over the whole space.
+inline void launch(const Request& request, const Space& space, at::ArrayRef<uint64_t> random) {
+  std::array<double, kMaxArgs> storage;
+  const auto numbers = numbers_of(request.call, storage);
+  const Compiled kernel = KernelTable::get().find(request, space);
+  const Words words = pack(space, numbers, random, request.vector);
+  if (request.device.is_cuda()) {
+    const int64_t groups = std::max<int64_t>(space.numel / request.vector, 1);
+    const int64_t per_block = int64_t(kernel.block) * kernel.unroll;
+    const int64_t grid = std::min<int64_t>((groups + per_block - 1) / per_block, kernel.max_grid);
+    launch_cuda(kernel, request.device, unsigned(grid), 1, words);
+    return;
+  }
+  launches.fetch_add(1, std::memory_order_relaxed);
+  const auto function = reinterpret_cast<CpuKernel>(kernel.function);
+  split(space.numel, 1, 64, INT64_MAX, [&](int64_t begin, int64_t end, int64_t slot) {
+    function(words.data(), begin, end, slot);
+  });
+}
+
+}  // namespace megafuse

@@ -1,0 +1,232 @@
+// megafuse's host runtime: the Python module, and the direct path from a Python call to
+// a kernel launch. Compiled once per torch version on first use, against torch's headers
+// alone. The files beside this one, in reading order: op.h (an op as data), space.h (the
+// index space), kernels.h (compile, look up, launch), forward.h, backward.h, plain.h
+// (what takes the direct path), autograd.h, dispatch.h (what takes the other).
+#include <torch/csrc/python_headers.h>
+
+#include <ATen/record_function.h>
+#include <torch/csrc/Exceptions.h>
+
+#include "dispatch.h"
+
+namespace megafuse {
+namespace {
+
+// Reads Python arguments into a Call. False: not plain, take the dispatcher.
+bool read_python(const Op& op, PyObject* const* args, Call& call) {
+  bool plain = true;
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    PyObject* object = args[i];
+    const Arg& arg = op.args[i];
+    switch (arg.kind) {
+      case ArgKind::kTensorOrNumber:
+        if (PyFloat_Check(object) || (PyLong_Check(object) && !PyBool_Check(object))) {
+          call.number[i] = PyFloat_AsDouble(object);
+          if (PyErr_Occurred()) throw python_error();
+          break;
+        }
+        [[fallthrough]];
+      case ArgKind::kTensor:
+      case ArgKind::kAnyTensor:
+        if (C10_LIKELY(THPVariable_CheckTypeExact(Py_TYPE(object)))) {
+          call.tensor[i] = &THPVariable_Unpack(object);
+          if (!is_supported(*call.tensor[i])) throw BadArguments{};
+          plain = plain && is_plain(*call.tensor[i]);
+        } else if (THPVariable_Check(object)) {
+          plain = false;
+        } else {
+          throw BadArguments{};
+        }
+        break;
+      case ArgKind::kNumber:
+        if (!PyFloat_Check(object) && (!PyLong_Check(object) || PyBool_Check(object))) {
+          // NumPy scalars and the like have __float__; tensors and strings are mistakes,
+          // and symbolic numbers belong to a tracer.
+          if (THPVariable_Check(object) || !PyNumber_Check(object)) throw BadArguments{};
+          plain = plain && PyObject_HasAttrString(object, "node") == 0;
+        }
+        call.number[i] = plain ? PyFloat_AsDouble(object) : 0;
+        if (PyErr_Occurred()) throw python_error();
+        break;
+      case ArgKind::kFlag:
+        if (!PyBool_Check(object)) throw BadArguments{};
+        call.choice[i] = object == Py_True;
+        break;
+      case ArgKind::kChoice: {
+        if (!PyUnicode_Check(object)) throw BadArguments{};
+        size_t c = 0;
+        while (c < arg.choices.size() &&
+               PyUnicode_CompareWithASCIIString(object, arg.choices[c].c_str()) != 0)
+          ++c;
+        if (c == arg.choices.size()) throw BadArguments{};
+        call.choice[i] = uint8_t(c);
+        break;
+      }
+    }
+  }
+  return plain && only_plain_modes() && !(op.autocast_float && cuda_autocast_is_on());
+}
+
+PyObject* forward_to(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
+  return PyObject_Vectorcall(callable, args, size_t(n), nullptr);
+}
+
+bool forward_gradients(const Call& call) {
+  for (int arg : call.op->tensors)
+    if (call.tensor[arg] && call.tensor[arg]->unsafeGetTensorImpl()->_is_zerotensor()) return true;
+  for (int arg : call.op->tensors)
+    if (call.tensor[arg] && torch::autograd::isFwGradDefined(*call.tensor[arg])) return true;
+  return false;
+}
+
+// The direct path.
+PyObject* call_op(PyObject* self, PyObject* const* args, Py_ssize_t n) {
+  HANDLE_TH_ERRORS
+  const Op& op = *static_cast<const Op*>(PyCapsule_GetPointer(self, nullptr));
+  Call call{&op};
+  try {
+    if (n != Py_ssize_t(op.args.size())) throw BadArguments{};
+    if (!read_python(op, args, call)) return forward_to(op.slow, args, n);
+    RECORD_FUNCTION(op.name, std::vector<c10::IValue>());
+    const Agreement agreement = agree(call);
+    const bool differentiate = wants_grad(call);
+    if (differentiate) {
+      if (forward_gradients(call)) throw UseReference{};
+      for (const Grad& g : op.grads)  // its gradient would live on the other device
+        if (agreement.by_value[g.arg] && call.tensor[g.arg] && call.tensor[g.arg]->requires_grad())
+          throw UseReference{};
+    }
+    RandomState random;
+    if (op.random) random = draw_state(agreement.device);
+    at::Tensor out = forward(call, agreement, random);
+    if (differentiate) record(call, out, random);
+    return THPVariable_Wrap(out);
+  } catch (const BadArguments&) {
+    Owned tuple(PyTuple_New(n));
+    for (Py_ssize_t i = 0; i < n; ++i) PyTuple_SET_ITEM(tuple.object, i, Py_NewRef(args[i]));
+    explain(op, tuple.object);
+  } catch (const UseReference&) {
+    return forward_to(op.reference, args, n);
+  }
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef call_op_def = {"megafuse_op", reinterpret_cast<PyCFunction>(
+                               reinterpret_cast<void (*)()>(&call_op)), METH_FASTCALL, nullptr};
+
+PyObject* get(PyObject* dict, const char* name) {
+  PyObject* item = PyDict_GetItemString(dict, name);
+  TORCH_CHECK(item, "megafuse: op description lacks ", name);
+  return item;
+}
+
+template <class Each>
+void for_each(PyObject* sequence, const Each& each) {
+  Owned fast(PySequence_Fast(sequence, "megafuse: a sequence was expected"));
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast.object); ++i)
+    each(PySequence_Fast_GET_ITEM(fast.object, i));
+}
+
+// register_op(description) -> callable. The description is made by ops/registry.py.
+PyObject* register_op(PyObject*, PyObject* d) {
+  HANDLE_TH_ERRORS
+  auto op = std::make_unique<Op>();
+  op->id = int(all_ops().size());
+  op->name = PyUnicode_AsUTF8(get(d, "name"));
+  for_each(get(d, "args"), [&](PyObject* a) {
+    const char *name, *kind;
+    PyObject* choices;
+    double least, most;
+    if (!PyArg_ParseTuple(a, "ssOdd", &name, &kind, &choices, &least, &most)) throw python_error();
+    static const char* const kinds[] = {"tensor", "any_tensor", "tensor_or_number",
+                                        "number", "flag", "choice"};
+    const auto* found = std::find_if(std::begin(kinds), std::end(kinds),
+                                     [&](const char* k) { return std::string(k) == kind; });
+    TORCH_CHECK(found != std::end(kinds), "megafuse: unknown kind of argument ", kind);
+    Arg arg{name, ArgKind(found - std::begin(kinds)), {}, least, most};
+    for_each(choices, [&](PyObject* c) { arg.choices.emplace_back(PyUnicode_AsUTF8(c)); });
+    const int position = int(op->args.size());
+    if (arg.is_tensor()) op->tensors.push_back(position);
+    if (arg.kind == ArgKind::kNumber) op->numbers.push_back(position);
+    op->args.push_back(std::move(arg));
+  });
+  TORCH_CHECK(op->args.size() <= size_t(kMaxArgs), "megafuse: too many arguments");
+  if (get(d, "dtype") != Py_None) {
+    TORCH_CHECK(std::string(PyUnicode_AsUTF8(get(d, "dtype"))) == "int8",
+                "megafuse: the only fixed output dtype is int8");
+    op->fixed_dtype = at::kChar;
+  }
+  op->dtype_like = int(PyLong_AsLong(get(d, "dtype_like")));
+  op->random = PyObject_IsTrue(get(d, "random"));
+  op->autocast_float = PyObject_IsTrue(get(d, "autocast_float"));
+  for_each(get(d, "saved"), [&](PyObject* s) { op->saved.push_back(int(PyLong_AsLong(s))); });
+  for_each(get(d, "grads"), [&](PyObject* g) {
+    int arg, result, passthrough;
+    if (!PyArg_ParseTuple(g, "iip", &arg, &result, &passthrough)) throw python_error();
+    op->grads.push_back({arg, result, bool(passthrough)});
+  });
+  op->slow = Py_NewRef(get(d, "slow"));
+  op->reference = Py_NewRef(get(d, "reference"));
+  op->explain = Py_NewRef(get(d, "explain"));
+  op->vjp = Py_NewRef(get(d, "vjp"));
+  Op* kept = op.get();
+  all_ops().push_back(std::move(op));
+  register_kernels(kept);
+  Owned capsule(PyCapsule_New(kept, nullptr, nullptr));
+  return PyCFunction_New(&call_op_def, capsule.object);
+  END_HANDLE_TH_ERRORS
+}
+
+// setup(build, available): the Python functions this runtime calls.
+PyObject* setup(PyObject*, PyObject* args) {
+  PyObject *build, *available;
+  if (!PyArg_ParseTuple(args, "OO", &build, &available)) return nullptr;
+  python_side.build = Py_NewRef(build);
+  python_side.available = Py_NewRef(available);
+  Py_RETURN_NONE;
+}
+
+PyObject* launch_count(PyObject*, PyObject*) { return PyLong_FromLongLong(launches.load()); }
+
+// remember_launches(on): must be on when the launch that bare_launch repeats is made.
+PyObject* set_remember_launches(PyObject*, PyObject* on) {
+  remember_launches = PyObject_IsTrue(on);
+  Py_RETURN_NONE;
+}
+
+// bare_launch(like): what no call can be faster than, for the host-cost benchmark: one
+// output allocation and one driver launch of the kernel this thread launched last.
+PyObject* bare_launch(PyObject*, PyObject* like) {
+  HANDLE_TH_ERRORS
+  const at::Tensor& t = THPVariable_Unpack(like);
+  LastLaunch& last = last_launch();
+  TORCH_CHECK(last.kernel.function, "megafuse: nothing was launched on this thread yet");
+  at::Tensor out = at::empty(t.sizes(), t.options().requires_grad(false));
+  last.words[0] = reinterpret_cast<uint64_t>(out.mutable_data_ptr());
+  void* params[] = {last.words.data()};
+  const Driver& driver = Driver::get();
+  driver.check(driver.LaunchKernel(last.kernel.function, last.grid_x, last.grid_y, 1,
+                                   last.kernel.block, 1, 1, 0, last.stream, params, nullptr),
+               "a kernel launch");
+  return THPVariable_Wrap(out);
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef methods[] = {
+    {"setup", setup, METH_VARARGS, nullptr},
+    {"register_op", register_op, METH_O, nullptr},
+    {"launch_count", launch_count, METH_NOARGS, nullptr},
+    {"remember_launches", set_remember_launches, METH_O, nullptr},
+    {"bare_launch", bare_launch, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "megafuse_host", nullptr, -1, methods,
+                          nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace megafuse
+
+extern "C" __attribute__((visibility("default"))) PyObject* PyInit_megafuse_host() {
+  return PyModule_Create(&megafuse::definition);
+}

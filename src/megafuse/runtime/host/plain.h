@@ -1,0 +1,43 @@
+// Which tensors and which moments the direct path is for: dense CPU and CUDA tensors
+// with nothing watching. Everything else (torch.compile, functorch, subclasses, dispatch
+// and function modes, tracing) goes through the dispatcher.
+#pragma once
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+namespace megafuse {
+
+inline bool is_plain(const at::Tensor& t) {
+  constexpr c10::DispatchKeySet allowed =
+      c10::DispatchKeySet(c10::DispatchKey::CPU) | c10::DispatchKeySet(c10::DispatchKey::CUDA) |
+      c10::DispatchKeySet(c10::DispatchKey::AutogradCPU) |
+      c10::DispatchKeySet(c10::DispatchKey::AutogradCUDA) |
+      c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView);
+  return (t.key_set().raw_repr() & ~allowed.raw_repr()) == 0;
+}
+
+// Whether any path is for this tensor: dense, on a device we know, or a stand-in for one.
+inline bool is_supported(const at::Tensor& t) {
+  const auto type = t.device().type();
+  return t.layout() == at::kStrided && !t.is_quantized() &&
+         (type == at::kCPU || type == at::kCUDA || type == at::kMeta);
+}
+
+inline constexpr c10::DispatchKeySet kAutocast = c10::default_excluded_set;
+
+inline bool only_plain_modes() {
+  const auto local = c10::impl::tls_local_dispatch_key_set();
+  const uint64_t extra = local.included_.raw_repr() & ~c10::default_included_set.raw_repr();
+  const uint64_t masked = local.excluded_.raw_repr() & ~kAutocast.raw_repr();
+  return extra == 0 && masked == 0 && !c10::impl::TorchDispatchModeTLS::any_modes_set() &&
+         !at::impl::torch_function_mode_enabled();
+}
+
+inline bool cuda_autocast_is_on() {
+  return !c10::impl::tls_local_dispatch_key_set().excluded_.has(c10::DispatchKey::AutocastCUDA);
+}
+
+}  // namespace megafuse

@@ -1,0 +1,230 @@
+// The index space of a pointwise kernel: broadcasting, the order of dimensions, and
+// how each operand walks through it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+namespace megafuse {
+
+constexpr int kMaxOperands = 12;
+constexpr int kMaxDims = 16;
+
+struct Operand {
+  uint64_t word;  // address, or the value's bits (walk 'v')
+  at::ScalarType dtype;
+  char walk = 'c';
+  int8_t result = 0;
+  int64_t stride[kMaxDims];
+
+  int64_t bytes() const { return int64_t(c10::elementSize(dtype)); }
+};
+
+struct Space {
+  int dims = 1;
+  int64_t numel = 0;
+  int64_t size[kMaxDims];  // innermost first, as all dimensions below
+  int outputs = 0, operands = 0;
+  Operand operand[kMaxOperands];
+
+  Operand& add(at::ScalarType dtype, char walk, const void* data) {
+    Operand& op = operand[operands++];
+    op.dtype = dtype;
+    op.walk = walk;
+    op.word = reinterpret_cast<uint64_t>(data);
+    return op;
+  }
+  Operand& add_value(double value) {
+    Operand& op = add(at::kDouble, 'v', nullptr);
+    std::memcpy(&op.word, &value, sizeof value);
+    return op;
+  }
+};
+
+using Shape = c10::SmallVector<int64_t, 8>;
+using Order = c10::SmallVector<int64_t, 8>;  // dimensions, innermost first
+
+// Widens `shape` so that `sizes` broadcasts into it; false where it cannot.
+inline bool broadcast_into(Shape& shape, at::IntArrayRef sizes) {
+  if (sizes.size() > shape.size()) shape.insert(shape.begin(), sizes.size() - shape.size(), 1);
+  for (size_t back = 1; back <= sizes.size(); ++back) {
+    int64_t& have = shape[shape.size() - back];
+    int64_t want = sizes[sizes.size() - back];
+    if (have == want || want == 1) continue;
+    if (have != 1) return false;
+    have = want;
+  }
+  return true;
+}
+
+// Strides of a tensor seen in `shape`: 0 along dimensions it is broadcast over.
+inline Shape strides_in(at::IntArrayRef shape, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  Shape result(shape.size(), 0);
+  const size_t lead = shape.size() - sizes.size();
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] == shape[d + lead]) result[d + lead] = strides[d];
+  return result;
+}
+
+// The order of dimensions in memory, as PyTorch's own iterator picks it, so that
+// outputs get the strides PyTorch would give them: sort by stride, the first operand
+// that has an opinion decides, ties keep the logical order.
+inline Order memory_order(at::IntArrayRef shape, at::ArrayRef<Shape> strides) {
+  const int n = int(shape.size());
+  Order order(n);
+  std::iota(order.rbegin(), order.rend(), 0);
+  auto compare = [&](int64_t inner, int64_t outer) {
+    for (const Shape& s : strides) {
+      const int64_t a = s[inner], b = s[outer];
+      if (a == 0 || b == 0) continue;
+      if (a != b) return a < b ? -1 : 1;
+      if (shape[inner] > shape[outer]) return 1;
+    }
+    return 0;
+  };
+  for (int i = 1; i < n; ++i) {
+    int at = i;
+    for (int j = i - 1; j >= 0; --j) {
+      const int c = compare(order[j], order[at]);
+      if (c < 0) break;
+      if (c > 0) {
+        std::swap(order[j], order[at]);
+        at = j;
+      }
+    }
+  }
+  return order;
+}
+
+inline bool is_logical(const Order& order) {
+  return std::is_sorted(order.rbegin(), order.rend());
+}
+
+// Dense strides with the dimensions laid out in `order`.
+inline Shape dense_strides(at::IntArrayRef shape, const Order& order) {
+  Shape strides(shape.size());
+  int64_t next = 1;
+  for (int64_t d : order) {
+    strides[d] = next;
+    next *= std::max<int64_t>(shape[d], 1);
+  }
+  return strides;
+}
+
+// Fills the space's dimensions from logical strides (one per operand that is not a
+// value), dropping those of size 1 and merging neighbours that every operand crosses
+// evenly. False when more than kMaxDims are left.
+inline bool lay_out(Space& space, at::IntArrayRef shape, at::ArrayRef<Shape> strides,
+                    const Order& order) {
+  space.dims = 0;
+  for (int64_t d : order) {
+    if (shape[d] == 1) continue;
+    bool merged = false;
+    if (space.dims > 0) {
+      const int last = space.dims - 1;
+      merged = true;
+      for (int i = 0, s = 0; i < space.operands; ++i) {
+        const Operand& op = space.operand[i];
+        if (op.walk == 'v') continue;
+        merged &= strides[s++][d] == op.stride[last] * space.size[last];
+      }
+      if (merged) space.size[last] *= shape[d];
+    }
+    if (merged) continue;
+    if (space.dims == kMaxDims) return false;
+    space.size[space.dims] = shape[d];
+    for (int i = 0, s = 0; i < space.operands; ++i) {
+      Operand& op = space.operand[i];
+      op.stride[space.dims] = op.walk == 'v' ? 0 : strides[s++][d];
+    }
+    ++space.dims;
+  }
+  if (space.dims == 0) {  // one element
+    space.dims = 1;
+    space.size[0] = 1;
+    for (int i = 0; i < space.operands; ++i) space.operand[i].stride[0] = 1;
+  }
+  return true;
+}
+
+// How each operand moves along dimension `dim`; values and unwanted outputs stay as they are.
+inline void set_walks(Space& space, int dim = 0) {
+  for (int i = 0; i < space.operands; ++i) {
+    Operand& op = space.operand[i];
+    if (op.walk == 'v' || op.walk == 'n' || op.walk == 'r') continue;
+    op.walk = op.stride[dim] == 1 ? 'c' : op.stride[dim] == 0 ? 'b' : 's';
+  }
+}
+
+// Elements per access along dimension `dim`: as many as 16 bytes of the widest
+// operand hold, halved until every address and every row allows it.
+inline int vector_width(const Space& space, int dim = 0) {
+  int64_t widest = 1;
+  for (int i = 0; i < space.operands; ++i)
+    if (space.operand[i].walk == 'c') widest = std::max(widest, space.operand[i].bytes());
+  int64_t width = 16 / widest;
+  auto fits = [&](int64_t w) {
+    if (space.dims > 1 && space.size[dim] % w) return false;
+    for (int i = 0; i < space.operands; ++i) {
+      const Operand& op = space.operand[i];
+      if (op.walk != 'c') continue;
+      if (op.word % uint64_t(w * op.bytes())) return false;
+      for (int d = 0; d < space.dims; ++d)
+        if (d != dim && op.stride[d] % w) return false;
+    }
+    return true;
+  };
+  while (width > 1 && !fits(width)) width /= 2;
+  return int(width);
+}
+
+// Whether an offset or index does not fit into 31 bits (with room for a grid's stride).
+inline bool needs_64_bits(const Space& space) {
+  constexpr int64_t limit = (int64_t(1) << 31) - (int64_t(1) << 25);
+  if (space.numel >= limit) return true;
+  for (int i = 0; i < space.operands; ++i) {
+    int64_t last = 0;
+    if (space.operand[i].walk == 'v') continue;
+    for (int d = 0; d < space.dims; ++d)
+      last += (space.size[d] - 1) * std::abs(space.operand[i].stride[d]);
+    if (last >= limit) return true;
+  }
+  return false;
+}
+
+// n / d == (umulhi(n, magic) + n) >> shift for all n < 2^31 (Granlund and Montgomery 1994).
+inline uint64_t division_magic(uint64_t d) {
+  if (d >= (uint64_t(1) << 31)) return 0;
+  uint64_t shift = 0;
+  while ((uint64_t(1) << shift) < d) ++shift;
+  const uint64_t magic = ((uint64_t(1) << 32) * ((uint64_t(1) << shift) - d)) / d + 1;
+  return magic | (shift << 32);
+}
+
+using Words = c10::SmallVector<uint64_t, 64>;
+
+// The words of kernels/pointwise.h. `vector` divides the innermost size (GPU).
+inline Words pack(const Space& space, at::ArrayRef<double> scalars, at::ArrayRef<uint64_t> random,
+                  int vector) {
+  Words words;
+  for (int i = 0; i < space.operands; ++i) words.push_back(space.operand[i].word);
+  words.push_back(uint64_t(space.numel));
+  for (int d = 0; d + 1 < space.dims; ++d)
+    words.push_back(uint64_t(d == 0 ? space.size[0] / vector : space.size[d]));
+  for (int d = 0; d + 1 < space.dims; ++d)
+    words.push_back(division_magic(uint64_t(d == 0 ? space.size[0] / vector : space.size[d])));
+  for (int i = 0; i < space.operands; ++i)
+    for (int d = 0; d < space.dims; ++d) words.push_back(uint64_t(space.operand[i].stride[d]));
+  for (double s : scalars) {
+    uint64_t bits;
+    std::memcpy(&bits, &s, sizeof bits);
+    words.push_back(bits);
+  }
+  words.append(random.begin(), random.end());
+  return words;
+}
+
+}  // namespace megafuse

@@ -1,0 +1,179 @@
+"""CUDA source to cubin, with NVRTC through cuda-core. Needs no GPU, no driver and no nvcc.
+
+Nothing of `cuda` is imported until the first call: that import takes 0.3 s.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from megafuse.runtime.cpp import CompileError
+
+
+def compile_cubin(source: str, arch: str, include: Sequence[Path]) -> bytes:
+    """Machine code for `arch` ("sm_90") of CUDA C++ `source`; raises CompileError.
+
+    IEEE division, square root and subnormals; a*b+c may become one fma, as nvcc does.
+    """
+    trouble = problem()
+    if trouble is not None:
+        raise CompileError([], trouble)
+    core = _core()
+    fields = {
+        "name": "megafuse.cu",
+        "arch": arch,
+        "std": "c++17",
+        "include_path": [str(path) for path in include],
+        "no_source_include": True,  # else a math.h in the user's working directory is found first
+        "ftz": False,
+        "prec_div": True,
+        "prec_sqrt": True,
+        "fma": True,
+    }
+    try:
+        return _cubin(core, source, core.ProgramOptions(**fields))
+    except Exception as error:
+        raise CompileError(_command(fields), _explained(str(error), arch), _kept(source)) from error
+
+
+def version() -> tuple[int, int] | None:
+    """(major, minor) of the NVRTC that will compile, or None when there is none."""
+    try:
+        _, major, minor = importlib.import_module("cuda.bindings.nvrtc").nvrtcVersion()
+    except Exception:  # not installed, or libnvrtc is not found: ImportError, RuntimeError, ...
+        return None
+    return int(major), int(minor)
+
+
+def problem() -> str | None:
+    """What is missing for compile_cubin and the pip command that fixes it; None when all is there.
+
+    The major version must be that of torch's CUDA, because the driver that suits torch may not
+    load what a later NVRTC makes.
+    """
+    wanted = _torch_cuda_major()
+    pinned = f'"cuda-bindings=={wanted}.*"' if wanted else "cuda-bindings"
+    found = _bindings_version()
+    if not _installed("cuda.core"):
+        return "cuda-core, which compiles the GPU kernels, is missing: pip install cuda-core"
+    if found is None:
+        return f"cuda-bindings, which finds NVRTC, is missing: pip install {pinned}"
+    major = found.split(".")[0]
+    if wanted and major != wanted:
+        return (
+            f"cuda-bindings {found} does not fit torch, which is built for CUDA {wanted}: "
+            f"pip install {pinned}"
+        )
+    return _nvrtc_problem(major, wanted) or _import_problem()
+
+
+# ---- cuda-core, by version
+
+
+def _core() -> Any:
+    """The module that holds Program: cuda.core since 0.5, cuda.core.experimental before."""
+    core = importlib.import_module("cuda.core")
+    if hasattr(core, "Program"):
+        return core
+    return importlib.import_module("cuda.core.experimental")
+
+
+def _cubin(core: Any, source: str, options: Any) -> bytes:
+    program = core.Program(source, "c++", options)
+    try:
+        return bytes(program.compile("cubin").code)
+    except RuntimeError:
+        # cuda-core before 1.0 compiles, then asks the driver how to load the result; where there
+        # is no driver, fetch what was compiled. (NVRTC's own errors are no RuntimeError.)
+        return _compiled(program.handle)
+    finally:
+        # A Program that an error's traceback keeps alive dies in the garbage collector, where
+        # cuda-core 1.2 prints an AttributeError to stderr.
+        del program
+
+
+def _compiled(handle: Any) -> bytes:
+    nvrtc = importlib.import_module("cuda.bindings.nvrtc")
+    status, size = nvrtc.nvrtcGetCUBINSize(handle)
+    if status == nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        cubin: bytes = b" " * size  # written in place
+        (status,) = nvrtc.nvrtcGetCUBIN(handle, cubin)
+        if status == nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            return cubin
+    raise RuntimeError(f"NVRTC compiled, but its cubin could not be read: {status}")
+
+
+# ---- what is installed
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent package is missing
+        return False
+
+
+def _bindings_version() -> str | None:
+    try:
+        return str(importlib.import_module("cuda.bindings").__version__)
+    except (ImportError, AttributeError):
+        return None
+
+
+def _torch_cuda_major() -> str | None:
+    import torch
+
+    return torch.version.cuda.split(".")[0] if torch.version.cuda else None
+
+
+def _nvrtc_problem(bindings: str, wanted: str | None) -> str | None:
+    package = "nvidia-cuda-nvrtc-cu12" if bindings == "12" else f'"nvidia-cuda-nvrtc=={bindings}.*"'
+    found = version()
+    if found is None:
+        return f"libnvrtc for CUDA {bindings} is not found: pip install {package}"
+    if wanted and str(found[0]) != wanted:
+        # Where both lie in site-packages, cuda-bindings 12 too takes the NVRTC of CUDA 13.
+        remove = "pip uninstall nvidia-cuda-nvrtc && " if wanted == "12" else ""
+        return (
+            f"NVRTC {found[0]}.{found[1]} is found first and does not fit torch, which is built "
+            f"for CUDA {wanted}: {remove}pip install {package}"
+        )
+    return None
+
+
+def _import_problem() -> str | None:
+    try:
+        _core()
+    except Exception as error:
+        return f"cuda-core does not import ({error}): pip install --upgrade cuda-core"
+    return None
+
+
+# ---- errors
+
+
+def _explained(log: str, arch: str) -> str:
+    log = log.replace("\x00", "").strip()
+    if "--gpu-architecture" in log:
+        made = ".".join(map(str, version() or ()))
+        log += (
+            f"\nNVRTC {made} does not know {arch}: a newer GPU needs a torch with a newer CUDA, "
+            "one older than sm_75 needs a torch for CUDA 12"
+        )
+    return log
+
+
+def _command(fields: dict[str, Any]) -> list[str]:
+    include = [f"--include-path={path}" for path in fields["include_path"]]
+    return ["nvrtc", f"--gpu-architecture={fields['arch']}", f"--std={fields['std']}", *include]
+
+
+def _kept(source: str) -> Path:
+    file = Path(tempfile.mkdtemp(prefix="megafuse-"), "megafuse.cu")
+    file.write_text(source, encoding="utf-8")
+    return file

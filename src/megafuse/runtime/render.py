@@ -1,0 +1,170 @@
+"""From what a call needs to the C++ or CUDA source of exactly that kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+# torch's dtype names as the kernel headers spell them.
+STORAGE = {
+    "Float": "float",
+    "Double": "double",
+    "Half": "mf::half",
+    "BFloat16": "mf::bfloat16",
+    "Bool": "bool",
+    "Byte": "mf::u8",
+    "Char": "mf::i8",
+    "Short": "mf::i16",
+    "Int": "mf::i32",
+    "Long": "mf::i64",
+}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How one tensor is stored and walks along the innermost dimension (kernels/pointwise.h)."""
+
+    dtype: str
+    walk: str
+    result: int = 0
+
+
+@dataclass(frozen=True)
+class Functors:
+    """An op's arithmetic: its header and the functors in it.
+
+    In a functor's type `{F}` stands for the type arithmetic is done in, `{S}` for the dtype
+    PyTorch would compute in, `{name}` for the C++ word of the choice or flag `name`.
+    """
+
+    header: str
+    forward: str
+    backward: str | None = None
+    choices: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel: which functor, on which processor, over which operands."""
+
+    op: str
+    family: str  # forward, backward, reduce_columns, reduce_rows
+    choices: dict[str, str | bool]
+    device: str
+    common: str
+    double: bool
+    dims: int
+    vector: int
+    wide_index: bool
+    outputs: int
+    operands: tuple[Operand, ...]
+
+    @property
+    def symbol(self) -> str:
+        suffix = {"forward": ""}.get(self.family, f"_{self.family}")
+        return f"megafuse_{self.op}{suffix}"
+
+    @property
+    def label(self) -> str:
+        """For people: `bias_act backward, float32 (gelu)`."""
+        words = [self.op] + ([] if self.family == "forward" else [self.family.replace("_", " ")])
+        chosen = ", ".join(str(v) for v in self.choices.values() if isinstance(v, str))
+        names = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}
+        inputs = [o.dtype for o in self.operands[self.outputs :] if o.walk != "v"]
+        dtype = names.get(inputs[0], inputs[0].lower()) if inputs else "number"
+        return f"{' '.join(words)}, {dtype}" + (f" ({chosen})" if chosen else "")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a CUDA kernel is launched: threads a block, groups a thread, blocks a processor."""
+
+    block: int
+    unroll: int
+    blocks_per_processor: int
+
+
+def functor(functors: Functors, variant: Variant) -> str:
+    """The functor's C++ type, such as `mf::GeluScale<float, mf::GeluTanh>`."""
+    template = functors.forward if variant.family == "forward" else functors.backward
+    assert template is not None, f"{variant.op} has no backward functor"
+    words: dict[str, str] = {
+        "F": "double" if variant.double else "float",
+        "S": STORAGE[variant.common],
+        "divide": _division(variant),
+    }
+    for name, value in variant.choices.items():
+        words[name] = functors.choices[name][str(value)]
+    return "mf::" + template.format(**words)
+
+
+def _division(variant: Variant) -> str:
+    """How the second input divides the first so that PyTorch's bits come out (quantize_int8.h)."""
+    divisor = variant.operands[variant.outputs + 1] if len(variant.operands) > 2 else None
+    if divisor is None or divisor.walk not in "vb":
+        return "mf::Divide::kDirect"
+    if variant.device == "cuda":
+        return "mf::Divide::" + ("kReciprocal" if divisor.walk == "v" else "kDirect")
+    return "mf::Divide::kUniform"
+
+
+def shape(variant: Variant) -> Shape:
+    """The launch shape of a CUDA kernel; measured in benchmarks/tune_pointwise.py."""
+    if variant.family.startswith("reduce"):
+        return Shape(block=256, unroll=1, blocks_per_processor=8)
+    return Shape(block=256, unroll=2 if variant.vector > 1 else 4, blocks_per_processor=64)
+
+
+def source(functors: Functors, variant: Variant) -> str:
+    """The whole translation unit."""
+    return (_cuda if variant.device == "cuda" else _cpu)(functors, variant)
+
+
+def _kernel_type(functors: Functors, variant: Variant) -> str:
+    def operands(chosen: tuple[Operand, ...], outputs: bool) -> str:
+        listed = ", ".join(
+            f"mf::Operand<{STORAGE[o.dtype]}, '{o.walk}'" + (f", {o.result}>" if outputs else ">")
+            for o in chosen
+        )
+        return f"mf::Operands<{listed}>"
+
+    compute = "double" if variant.double else "float"
+    return (
+        f"using Kernel = mf::Kernel<\n"
+        f"    {functor(functors, variant)}, {compute}, {variant.dims},\n"
+        f"    {operands(variant.operands[: variant.outputs], True)},\n"
+        f"    {operands(variant.operands[variant.outputs :], False)}>;\n"
+    )
+
+
+def _cpu(functors: Functors, variant: Variant) -> str:
+    if variant.family in ("forward", "backward"):
+        driver, run = "pointwise_cpu.h", "mf::PointwiseCpu<Kernel>(words).run(begin, end)"
+    else:
+        which = "columns" if variant.family == "reduce_columns" else "rows"
+        driver, run = "reduce_cpu.h", f"mf::ReduceCpu<Kernel>(words, slot).{which}(begin, end)"
+    return (
+        f'#include "{functors.header}"\n#include "{driver}"\n\n'
+        f"{_kernel_type(functors, variant)}\n"
+        f'extern "C" void {variant.symbol}(const mf::u64* words, mf::i64 begin, mf::i64 end,\n'
+        f"    [[maybe_unused]] mf::i64 slot) {{\n"
+        f"  {run};\n}}\n"
+    )
+
+
+def _cuda(functors: Functors, variant: Variant) -> str:
+    index = "mf::i64" if variant.wide_index else "mf::i32"
+    launch = shape(variant)
+    if variant.family in ("forward", "backward"):
+        driver = "pointwise_cuda.h"
+        run = f"mf::PointwiseCuda<Kernel, {variant.vector}, {launch.unroll}, {index}>(words.word).run()"
+    else:
+        which = "columns" if variant.family == "reduce_columns" else "rows"
+        driver = "reduce_cuda.h"
+        run = f"mf::ReduceCuda<Kernel, {variant.vector}, {index}>(words.word).{which}()"
+    return (
+        f'#include "{functors.header}"\n#include "{driver}"\n\n'
+        f"{_kernel_type(functors, variant)}\n"
+        f'extern "C" __global__ void __launch_bounds__({launch.block}) {variant.symbol}(\n'
+        f"    const __grid_constant__ mf::Words<Kernel::words> words) {{\n"
+        f"  {run};\n}}\n"
+    )
