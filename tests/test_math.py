@@ -187,7 +187,7 @@ def test_activation_specials(library, name, part, kind):
 @pytest.mark.parametrize("part", ["value", "derivative"])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_error(library, name, part):
-    """At most twice eager's error, relative to max(1, |exact|), or 2 ulp of 1 if that is more."""
+    """At most twice eager's error, relative to max(1, |exact|), or 3 ulp of 1 if that is more."""
     x = torch.cat([torch.linspace(-20, 20, 1_000_001), torch.linspace(-200, 200, 100_001)])
     exact = eager(name, x.double())[part]
     scale = exact.abs().clamp(min=1)
@@ -195,7 +195,7 @@ def test_activation_error(library, name, part):
     ours = torch.from_numpy(library(f"{name}_{part}_float", x.numpy())).double()
     error = (ours - exact).abs() / scale
     worst = error.argmax()
-    limit = max(2 * float(theirs), 2 * 2**-23)
+    limit = max(2 * float(theirs), 3 * 2**-23)
     assert error[worst] <= limit, f"{error[worst] * 2**23:.2f} ulp at {x[worst]:.6g}"
     double = torch.from_numpy(library(f"{name}_{part}_double", x.double().numpy()))
     assert ((double - exact).abs() / scale).max() < 1e-14

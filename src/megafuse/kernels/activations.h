@@ -1,19 +1,18 @@
 // Activation functions and their derivatives, each a struct that kernels take as a parameter:
-// value(x) and derivative(x). NaN, Inf and 0 give what eager PyTorch gives, float and double.
+// value(x) and derivative(x). NaN and Inf give what eager PyTorch gives, float and double; a zero
+// of gelu may differ in sign.
 #pragma once
 
 #include "math.h"
 
 namespace mf {
 
-// Phi(-y), the normal distribution's tail, y >= 0. Float: 2^q(y), q fitted so that gelu is within
-// 3e-8 and the tail itself within 3 % up to y = 8; it is exactly 0 from y = 11.67 on. NaN may be
-// lost.
+// Phi(-y), the normal distribution's tail. Float: 2^q(y) for y in [0, 11.67], where it reaches 0; q
+// is fitted so that gelu is within 3e-8 and the tail itself within 3 % up to y = 8.
 MF_INLINE float normal_tail(float y) {
-  return exp2_in_range(polynomial(at_most(y, 11.67f), -1.0f, -1.15112281f, -0.459075481f,
-                                  -0.0528597832f, 0.00754801976f, -0.000483758573f,
-                                  -5.07753939e-05f, 1.23596619e-05f,
-                                  -6.90076149e-07f));  // log2_normal_tail
+  return exp2_in_range(polynomial(y, -1.0f, -1.15112281f, -0.459075481f, -0.0528597832f,
+                                  0.00754801976f, -0.000483758573f, -5.07753939e-05f,
+                                  1.23596619e-05f, -6.90076149e-07f));  // log2_normal_tail
 }
 MF_INLINE double normal_tail(double y) {
   constexpr double sqrt_half = 0.70710678118654752440;
@@ -58,8 +57,9 @@ struct Gelu {
   template <class F>
   static MF_INLINE F value(F x) {
     F y = abs(x);
-    F positive_part = fma(F(0.5), x, F(0.5) * y);  // NaN at -Inf, which max(x, 0) would hide
-    return fma(-at_most(y, F(100)), normal_tail(y), positive_part);
+    F positive_part = fma(F(0.5), x, F(0.5) * y);       // NaN at -Inf, which max(x, 0) would hide
+    F c = at_most(y, F(sizeof(F) == 4 ? 11.67 : 100));  // the tail is 0 there: no Inf * 0
+    return fma(-c, normal_tail(c), positive_part);
   }
   // The term 0 x is for Inf and NaN: both give NaN.
   template <class F>
@@ -69,8 +69,11 @@ struct Gelu {
   }
 };
 
+constexpr double minus_log2_e = -1.44269504088896340736;
+
 // s = 1 / (1 + e) and s (1 - s) = s s e, e = 2^v: no cancellation for s near 1. e is kept finite;
-// where it is largest, s s has underflowed to 0, so the slope is 0 there and never Inf * 0.
+// where it is largest, s s has underflowed to 0, so the slope is 0 there and never Inf * 0. NaN may
+// be lost.
 template <class F>
 struct Logistic {
   F value, slope;
@@ -106,8 +109,6 @@ struct GeluTanh {
 // x / (1 + e^-x). The exponent is rounded once, in base 2, which sigmoid would not forgive: an
 // error of 5e-6 relative to e^-x, but less than 4e-8 of the result, where e^-x matters.
 struct Silu {
-  static constexpr double minus_log2_e = -1.44269504088896340736;
-
   template <class F>
   static MF_INLINE F value(F x) {
     return quotient(x, F(1) + exp2_flushed(x * F(minus_log2_e)));
@@ -126,22 +127,23 @@ struct Sigmoid {
   static MF_INLINE F value(F x) {
     return sigmoid(x);
   }
+  // s (1 - s), s = sigmoid(x)
   template <class F>
   static MF_INLINE F derivative(F x) {
-    F s = sigmoid(x);
-    return s * (F(1) - s);
+    return select(x == x, Logistic<F>(x * F(minus_log2_e)).slope, x);
   }
 };
 
+// (e^x - e^-x) / (e^x + e^-x)
 struct Tanh {
   template <class F>
   static MF_INLINE F value(F x) {
     return tanh(x);
   }
+  // 1 - tanh^2 = 4 s (1 - s), s = sigmoid(2x)
   template <class F>
   static MF_INLINE F derivative(F x) {
-    F t = tanh(x);
-    return fma(-t, t, F(1));
+    return select(x == x, F(4) * Logistic<F>(x * F(2 * minus_log2_e)).slope, x);
   }
 };
 

@@ -36,21 +36,23 @@ struct PointwiseCpu {
   i64 stride(int operand, int dim) const { return i64(words[K::stride + operand * K::dims + dim]); }
 
   template <class Op>
-  static MF_INLINE F load(const typename Op::T* base, F fixed, i64 step, i64 i) {
+  static MF_INLINE F load(u64 address, F fixed, i64 step, i64 i) {
+    [[maybe_unused]] const auto* base = reinterpret_cast<const typename Op::T*>(address);
     if constexpr (Op::walk == 'c') return cast<F>(base[i]);
     if constexpr (Op::walk == 's') return cast<F>(base[i * step]);
     return fixed;
   }
 
   template <class Op>
-  static MF_INLINE void store(typename Op::T* base, i64 step, i64 i, F value) {
+  static MF_INLINE void store(u64 address, i64 step, i64 i, F value) {
+    [[maybe_unused]] auto* base = reinterpret_cast<typename Op::T*>(address);
     if constexpr (Op::walk == 'c') base[i] = cast<typename Op::T>(value);
     if constexpr (Op::walk == 's') base[i * step] = cast<typename Op::T>(value);
   }
 
   template <class Op>
-  MF_INLINE typename Op::T* address(int operand) const {
-    return reinterpret_cast<typename Op::T*>(words[operand]) + offset[operand];
+  MF_INLINE u64 address(int operand) const {
+    return words[operand] + u64(offset[operand]) * sizeof(typename Op::T);
   }
 
   // n elements of one row. `index` is the first one's place in the index space.
@@ -59,7 +61,10 @@ struct PointwiseCpu {
     const auto fn = functor;
     const F fixed[] = {
         fixed_value<In<I>, F>(words[K::outputs + I], offset[K::outputs + I])..., F(0)};
+    // Copies on the stack, which no store through an output can change: without them a
+    // one-byte output, which may alias anything, keeps the loop from being vectorised.
     const i64 step[] = {stride(O, 0)..., stride(K::outputs + I, 0)...};
+    const u64 base[] = {address<Out<O>>(O)..., address<In<I>>(K::outputs + I)...};
     if constexpr (K::random) {
       const Random random = Random::read(words + K::rng);
       u32 drawn[kDrawBlock + 4];
@@ -75,18 +80,18 @@ struct PointwiseCpu {
         }
         MF_VECTOR_LOOP
         for (i64 i = 0; i < count; ++i) {
-          const auto r = fn(load<In<I>>(address<In<I>>(K::outputs + I), fixed[I],
-                                        step[K::outputs + I], done + i)...,
+          const auto r = fn(load<In<I>>(base[K::outputs + I], fixed[I], step[K::outputs + I],
+                                        done + i)...,
                             drawn[skip + i]);
-          (store<Out<O>>(address<Out<O>>(O), step[O], done + i, result(r, Out<O>::result)), ...);
+          (store<Out<O>>(base[O], step[O], done + i, result(r, Out<O>::result)), ...);
         }
       }
     } else {
       MF_VECTOR_LOOP
       for (i64 i = 0; i < n; ++i) {
-        const auto r = fn(load<In<I>>(address<In<I>>(K::outputs + I), fixed[I],
-                                      step[K::outputs + I], i)...);
-        (store<Out<O>>(address<Out<O>>(O), step[O], i, result(r, Out<O>::result)), ...);
+        const auto r =
+            fn(load<In<I>>(base[K::outputs + I], fixed[I], step[K::outputs + I], i)...);
+        (store<Out<O>>(base[O], step[O], i, result(r, Out<O>::result)), ...);
       }
     }
   }

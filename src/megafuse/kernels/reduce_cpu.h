@@ -44,20 +44,22 @@ struct ReduceCpu : PointwiseCpu<K> {
     const F fixed[] = {
         fixed_value<In<I>, F>(words[K::outputs + I], offset[K::outputs + I])..., F(0)};
     const i64 step[] = {stride(O, kAlong)..., stride(K::outputs + I, kAlong)...};
+    const u64 base[] = {Base::template address<Out<O>>(O)...,
+                        Base::template address<In<I>>(K::outputs + I)...};
     MF_VECTOR_LOOP
     for (int i = 0; i < n; ++i) {
-      const auto r = fn(Base::template load<In<I>>(
-          Base::template address<In<I>>(K::outputs + I), fixed[I], step[K::outputs + I], i)...);
-      (keep<O>(step[O], i, result(r, Out<O>::result)), ...);
+      const auto r = fn(Base::template load<In<I>>(base[K::outputs + I], fixed[I],
+                                                   step[K::outputs + I], i)...);
+      (keep<O>(base[O], step[O], i, result(r, Out<O>::result)), ...);
     }
   }
 
   template <int O>
-  MF_INLINE void keep(i64 step, int i, F value) {
+  MF_INLINE void keep(u64 base, i64 step, int i, F value) {
     if constexpr (Out<O>::walk == 'r')
       sums[O][i] += value;
     else
-      Base::template store<Out<O>>(Base::template address<Out<O>>(O), step, i, value);
+      Base::template store<Out<O>>(base, step, i, value);
   }
 
   void clear(int n) {

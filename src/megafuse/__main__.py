@@ -1,0 +1,9 @@
+"""`python -m megafuse` is the command `megafuse`."""
+
+from __future__ import annotations
+
+import sys
+
+from megafuse.cli import main
+
+sys.exit(main())

@@ -1,0 +1,148 @@
+"""The command `megafuse`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from io import TextIOWrapper
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from megafuse.ops import Op
+
+_EXAMPLES = """\
+examples:
+  megafuse doctor            what this machine has, and what will run where
+  megafuse doctor --check    the same, and exit status 1 if something is missing
+  megafuse demo              separate operations against one fused kernel, timed here
+  megafuse ops               every op, its formula and its dtypes
+  megafuse cache --clear     remove all compiled kernels
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, TextIOWrapper):  # a terminal without "·" gets "?", no traceback
+        sys.stdout.reconfigure(errors="replace")
+    parser = _parser()
+    unknown = _unknown(arguments)
+    if unknown is not None:
+        print(unknown, file=sys.stderr)
+        return 2
+    parsed, rest = parser.parse_known_args(arguments)
+    run: Callable[[argparse.Namespace], int] | None = getattr(parsed, "run", None)
+    if run is None:
+        parser.print_help()
+        return 0
+    if rest:
+        parser.error(f"{parsed.command} does not take {' '.join(rest)}")
+    return run(parsed)
+
+
+def _parser() -> argparse.ArgumentParser:
+    from megafuse import __version__
+
+    parser = argparse.ArgumentParser(
+        prog="megafuse",
+        description="Many PyTorch operations, one kernel launch.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"megafuse {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command", title="commands")
+
+    doctor = commands.add_parser("doctor", help="what this machine has, and the fix for the rest")
+    doctor.add_argument("--check", action="store_true", help="exit 1 if something is missing")
+    doctor.set_defaults(run=_doctor)
+
+    from megafuse.learn import demo
+
+    shown = commands.add_parser("demo", help="separate operations against fused, on this machine")
+    demo.add_arguments(shown)
+    shown.set_defaults(run=demo.run)
+
+    kept = commands.add_parser("cache", help="where compiled kernels are, how many, how large")
+    kept.add_argument("--clear", action="store_true", help="remove them all")
+    kept.set_defaults(run=_cache)
+
+    ops = commands.add_parser("ops", help="every op, its formula and its dtypes")
+    ops.add_argument("--markdown", action="store_true", help="as the table in README.md")
+    ops.set_defaults(run=_ops)
+    return parser
+
+
+COMMANDS = ("doctor", "demo", "cache", "ops")
+
+
+def _unknown(arguments: Sequence[str]) -> str | None:
+    """What to say about a command that is none."""
+    named = next((a for a in arguments if not a.startswith("-")), None)
+    if named is None or named in COMMANDS:
+        return None
+    close = difflib.get_close_matches(named, COMMANDS, n=1)
+    hint = f" Did you mean `megafuse {close[0]}`?" if close else ""
+    return (
+        f"megafuse: there is no command {named!r}.{hint}\n"
+        f"Commands: {', '.join(COMMANDS)}. `megafuse --help` shows examples."
+    )
+
+
+def _doctor(parsed: argparse.Namespace) -> int:
+    from megafuse.doctor import doctor
+
+    report = doctor()
+    print(report)
+    return 1 if parsed.check and not report.ok else 0
+
+
+def _cache(parsed: argparse.Namespace) -> int:
+    from megafuse.runtime import cache
+
+    try:
+        if parsed.clear:
+            print(f"removed {cache.clear()} entries from {cache.directory()}")
+        else:
+            entries, size = cache.size()
+            print(f"{cache.directory()}\n{entries} entries, {size / 1e6:.1f} MB")
+    except cache.CacheError as error:
+        print(f"megafuse: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _ops(parsed: argparse.Namespace) -> int:
+    from megafuse.ops import OPS
+
+    if parsed.markdown:
+        print("| op | computes | gradient of |\n|---|---|---|")
+    for op in OPS.values():
+        grads = ", ".join(op.grads) or "none"
+        if parsed.markdown:
+            print(f"| `{_call(op)}` | {_formula(op)} | {grads} |")
+        else:
+            print(f"{_call(op)}\n    {_formula(op)}\n    {_dtypes(op)}\n    gradient of: {grads}")
+    return 0
+
+
+def _call(op: Op) -> str:
+    parameters = inspect.signature(op.reference).parameters.values()
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
+    return f"{op.name}({', '.join(map(str, bare))})".replace("'", '"')
+
+
+def _formula(op: Op) -> str:
+    """The first line of the op's docstring."""
+    return (inspect.getdoc(op.reference) or "").splitlines()[0]
+
+
+def _dtypes(op: Op) -> str:
+    from megafuse.ops.arguments import _FLOATS
+
+    text = ", ".join(str(dtype).removeprefix("torch.") for dtype in _FLOATS)
+    wider = [a.name for a in op.arguments if a.kind == "any_tensor"]
+    text += f"; {', '.join(wider)} also integer or bool" if wider else ""
+    return text + (f" → {op.output_dtype}" if op.output_dtype else "")

@@ -1,0 +1,1 @@
+"""The contract of SPEC.md, held against every op of the registry."""

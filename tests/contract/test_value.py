@@ -1,0 +1,37 @@
+"""Every op, every choice, every dtype: fresh random inputs of many shapes against fp64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contract.cases import CASES, Case, poison
+from contract.rules import check_value
+
+SHAPES = [
+    (),
+    (1,),
+    (0,),
+    (0, 5),
+    (7,),
+    (33,),
+    (1000,),
+    (64, 64),
+    (3, 5, 7),
+    (2, 3, 4, 5),
+    (100003,),
+    ((1 << 20) + 3,),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)) or "scalar")
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_value(case: Case, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
+    check_value(case, case.args(shape, dtype, device))
+
+
+@pytest.mark.parametrize("numel", [7, 1000, (1 << 20) + 3])
+def test_the_poison_is_there(numel: int, device: str) -> None:
+    """Else an element that no kernel writes could pass above."""
+    poison(torch.empty(numel, device=device))
+    assert torch.empty(numel, device=device).isnan().float().mean() > 0.9
