@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
@@ -17,7 +18,7 @@ _EXAMPLES = """\
 examples:
   megafuse doctor            what this machine has, and what will run where
   megafuse doctor --check    the same, and exit status 1 if something is missing
-  megafuse demo              separate operations against one fused kernel, timed here
+  megafuse demo              separate operations against one fused kernel, timed
   megafuse ops               every op, its formula and its dtypes
   megafuse cache --clear     remove all compiled kernels
 """
@@ -28,23 +29,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal without "·" gets "?", no traceback
         sys.stdout.reconfigure(errors="replace")
-    parser = _parser()
-    unknown = _unknown(arguments)
-    if unknown is not None:
-        print(unknown, file=sys.stderr)
+    parser, commands = _parser()
+    named = next((a for a in arguments if not a.startswith("-")), None)
+    if named is not None and named not in commands:
+        print(_suggestion(named, commands), file=sys.stderr)
         return 2
-    parsed, rest = parser.parse_known_args(arguments)
+    parsed = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], int] | None = getattr(parsed, "run", None)
     if run is None:
         parser.print_help()
         return 0
-    if rest:
-        parser.error(f"{parsed.command} does not take {' '.join(rest)}")
-    return run(parsed)
+    try:
+        status = run(parsed)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # `megafuse ops | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
+    """The parser, and the names of its commands."""
     from megafuse import __version__
+    from megafuse.learn import demo
 
     parser = argparse.ArgumentParser(
         prog="megafuse",
@@ -59,8 +66,6 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--check", action="store_true", help="exit 1 if something is missing")
     doctor.set_defaults(run=_doctor)
 
-    from megafuse.learn import demo
-
     shown = commands.add_parser("demo", help="separate operations against fused, on this machine")
     demo.add_arguments(shown)
     shown.set_defaults(run=demo.run)
@@ -72,22 +77,15 @@ def _parser() -> argparse.ArgumentParser:
     ops = commands.add_parser("ops", help="every op, its formula and its dtypes")
     ops.add_argument("--markdown", action="store_true", help="as the table in README.md")
     ops.set_defaults(run=_ops)
-    return parser
+    return parser, list(commands.choices)
 
 
-COMMANDS = ("doctor", "demo", "cache", "ops")
-
-
-def _unknown(arguments: Sequence[str]) -> str | None:
-    """What to say about a command that is none."""
-    named = next((a for a in arguments if not a.startswith("-")), None)
-    if named is None or named in COMMANDS:
-        return None
-    close = difflib.get_close_matches(named, COMMANDS, n=1)
+def _suggestion(named: str, commands: Sequence[str]) -> str:
+    close = difflib.get_close_matches(named, commands, n=1)
     hint = f" Did you mean `megafuse {close[0]}`?" if close else ""
     return (
         f"megafuse: there is no command {named!r}.{hint}\n"
-        f"Commands: {', '.join(COMMANDS)}. `megafuse --help` shows examples."
+        f"Commands: {', '.join(commands)}. `megafuse --help` shows examples."
     )
 
 
@@ -104,14 +102,18 @@ def _cache(parsed: argparse.Namespace) -> int:
 
     try:
         if parsed.clear:
-            print(f"removed {cache.clear()} entries from {cache.directory()}")
+            print(f"removed {_entries(cache.clear())} from {cache.directory()}")
         else:
             entries, size = cache.size()
-            print(f"{cache.directory()}\n{entries} entries, {size / 1e6:.1f} MB")
+            print(f"{cache.directory()}\n{_entries(entries)}, {size / 1e6:.1f} MB")
     except cache.CacheError as error:
         print(f"megafuse: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"
 
 
 def _ops(parsed: argparse.Namespace) -> int:

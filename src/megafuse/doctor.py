@@ -20,6 +20,7 @@ _INSTALL_COMPILER = (
     "apt install g++ (Debian, Ubuntu) | dnf install gcc-c++ (Fedora) | xcode-select --install "
     "(macOS) | MinGW-w64 g++ or clang++ (Windows); or set CXX to a compiler"
 )
+_OTHER_CACHE = "set MEGAFUSE_CACHE to a directory that only you can write"
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,8 @@ def _host(place: Finding) -> Finding:
     built = host_runtime()
     if built is None:
         return Finding(what, "not built for this torch yet; the first call compiles it, once")
-    return Finding(what, f"built for this torch\n{built}")
+    key = built.parent.name
+    return Finding(what, f"built for this torch ({key[:2]}/{key[:12]}…/{built.name} in the cache)")
 
 
 def host_runtime() -> Path | None:
@@ -195,13 +197,14 @@ def _cache() -> Finding:
     try:
         place = cache.directory()
         entries, size = cache.size()
-    except (cache.CacheError, OSError) as error:
+    except cache.CacheError as error:
         what, _, fix = str(error).rpartition("; ")
-        return Finding("cache", what or str(error), fix)
-    plural = "entry" if entries == 1 else "entries"
+        return Finding("cache", what, fix)
+    except OSError as error:
+        return Finding("cache", f"cannot be read: {error}", _OTHER_CACHE)
     if not os.access(place, os.W_OK):
-        fix = f"chmod 700 {place}, or set MEGAFUSE_CACHE to a directory that you can write"
-        return Finding("cache", f"{place} cannot be written", fix)
+        return Finding("cache", f"{place} cannot be written", f"chmod 700 {place}; {_OTHER_CACHE}")
+    plural = "entry" if entries == 1 else "entries"
     return Finding("cache", f"{place}\n{entries} {plural}, {size / 1e6:.1f} MB")
 
 

@@ -31,7 +31,8 @@ def test_value(case: Case, dtype: torch.dtype, shape: tuple[int, ...], device: s
 
 
 @pytest.mark.parametrize("numel", [7, 1000, (1 << 20) + 3])
-def test_the_poison_is_there(numel: int, device: str) -> None:
+def test_new_memory_is_poisoned(numel: int, device: str) -> None:
     """Else an element that no kernel writes could pass above."""
     poison(torch.empty(numel, device=device))
-    assert torch.empty(numel, device=device).isnan().float().mean() > 0.9
+    found = torch.empty(numel, device=device)
+    assert (found.isnan() | (found < -1e38)).all()

@@ -10,12 +10,14 @@ namespace mf {
 // Outside training, always 1.
 template <class F, bool kTraining>
 struct Dropout {
-  F p, scale;
-  MF_INLINE explicit Dropout(F probability)
-      : p(probability), scale(probability < F(1) ? F(1) / (F(1) - probability) : F(0)) {}
+  u32 threshold;  // p in units of 2^-32: a word below it drops the element
+  F scale;
+  MF_INLINE explicit Dropout(F p)
+      : threshold(p < F(1) ? u32(p * F(4294967296.0)) : 0xffffffffu),
+        scale(p < F(1) ? F(1) / (F(1) - p) : F(0)) {}
   MF_INLINE F factor(u32 drawn) const {
     if constexpr (!kTraining) return F(1);
-    return F(float(i32(drawn >> 8)) * 0x1p-24f) < p ? F(0) : scale;
+    return drawn < threshold ? F(0) : scale;
   }
 };
 

@@ -3,6 +3,7 @@
 // thread a range [begin, end) of its own.
 #pragma once
 
+#include "half_cpu.h"
 #include "pointwise.h"
 
 #if defined(__clang__)
@@ -13,9 +14,9 @@
 
 namespace mf {
 
-// Random words are drawn this many at a time, in a loop of their own: four lanes
-// that leave together would keep the functor's loop from being vectorised.
-constexpr int kDrawBlock = 512;
+// Elements per block, where a row is cut into blocks: 2 KB of float, so that the buffers
+// of a few operands stay in L1.
+constexpr int kBlock = 512;
 
 template <class K>
 struct PointwiseCpu {
@@ -24,8 +25,17 @@ struct PointwiseCpu {
   using AllOutputs = typename MakeIndices<K::outputs>::type;
   template <int I>
   using In = typename At<I, typename K::Inputs>::type;
-  template <int I>
-  using Out = typename At<I, typename K::Outputs>::type;
+  template <int O>
+  using Out = typename At<O, typename K::Outputs>::type;
+
+  // Operands that pass through a buffer of floats on their way (half_cpu.h).
+  template <class Op>
+  static constexpr bool is_staged = kStageHalf && is_half<typename Op::T> && Op::walk == 'c';
+  template <int... I, int... O>
+  static constexpr bool any_staged(Indices<I...>, Indices<O...>) {
+    return (is_staged<In<I>> || ...) || (is_staged<Out<O>> || ...);
+  }
+  static constexpr bool staged = any_staged(AllInputs(), AllOutputs());
 
   const u64* words;
   typename K::Functor functor;
@@ -36,8 +46,14 @@ struct PointwiseCpu {
   i64 stride(int operand, int dim) const { return i64(words[K::stride + operand * K::dims + dim]); }
 
   template <class Op>
+  MF_INLINE u64 address(int operand) const {
+    return words[operand] + u64(offset[operand]) * sizeof(typename Op::T);
+  }
+
+  template <class Op>
   static MF_INLINE F load(u64 address, F fixed, i64 step, i64 i) {
-    [[maybe_unused]] const auto* base = reinterpret_cast<const typename Op::T*>(address);
+    using T = typename Choose<is_staged<Op>, float, typename Op::T>::type;
+    [[maybe_unused]] const auto* base = reinterpret_cast<const T*>(address);
     if constexpr (Op::walk == 'c') return cast<F>(base[i]);
     if constexpr (Op::walk == 's') return cast<F>(base[i * step]);
     return fixed;
@@ -45,53 +61,85 @@ struct PointwiseCpu {
 
   template <class Op>
   static MF_INLINE void store(u64 address, i64 step, i64 i, F value) {
-    [[maybe_unused]] auto* base = reinterpret_cast<typename Op::T*>(address);
-    if constexpr (Op::walk == 'c') base[i] = cast<typename Op::T>(value);
-    if constexpr (Op::walk == 's') base[i * step] = cast<typename Op::T>(value);
+    using T = typename Choose<is_staged<Op>, float, typename Op::T>::type;
+    [[maybe_unused]] auto* base = reinterpret_cast<T*>(address);
+    if constexpr (Op::walk == 'c') base[i] = cast<T>(value);
+    if constexpr (Op::walk == 's') base[i * step] = cast<T>(value);
   }
 
-  template <class Op>
-  MF_INLINE u64 address(int operand) const {
-    return words[operand] + u64(offset[operand]) * sizeof(typename Op::T);
-  }
-
-  // n elements of one row. `index` is the first one's place in the index space.
-  template <int... I, int... O>
-  MF_INLINE void row(i64 n, i64 index, Indices<I...>, Indices<O...>) {
+  // n elements from the current place along dimension kAlong; keep(index, address, stride, i,
+  // value) takes each result. n <= kBlock where there are buffers or random numbers.
+  template <int kAlong, class Keep, int... I, int... O>
+  MF_INLINE void block(i64 n, const u32* drawn, const Keep& keep, Indices<I...>, Indices<O...>) {
     const auto fn = functor;
     const F fixed[] = {
         fixed_value<In<I>, F>(words[K::outputs + I], offset[K::outputs + I])..., F(0)};
     // Copies on the stack, which no store through an output can change: without them a
     // one-byte output, which may alias anything, keeps the loop from being vectorised.
-    const i64 step[] = {stride(O, 0)..., stride(K::outputs + I, 0)...};
-    const u64 base[] = {address<Out<O>>(O)..., address<In<I>>(K::outputs + I)...};
-    if constexpr (K::random) {
-      const Random random = Random::read(words + K::rng);
-      u32 drawn[kDrawBlock + 4];
-      for (i64 done = 0; done < n; done += kDrawBlock) {
-        const i64 count = n - done < kDrawBlock ? n - done : kDrawBlock;
-        const u64 first = u64(index + done) >> 2;
-        const int skip = int((index + done) & 3);
-        MF_VECTOR_LOOP
-        for (i64 block = 0; block < (skip + count + 3) / 4; ++block) {
-          u32 four[4];
-          random.draw(first + u64(block), four);
-          for (int lane = 0; lane < 4; ++lane) drawn[block * 4 + lane] = four[lane];
-        }
-        MF_VECTOR_LOOP
-        for (i64 i = 0; i < count; ++i) {
-          const auto r = fn(load<In<I>>(base[K::outputs + I], fixed[I], step[K::outputs + I],
-                                        done + i)...,
-                            drawn[skip + i]);
-          (store<Out<O>>(base[O], step[O], done + i, result(r, Out<O>::result)), ...);
-        }
-      }
+    const i64 step[] = {stride(O, kAlong)..., stride(K::outputs + I, kAlong)...};
+    u64 base[] = {address<Out<O>>(O)..., address<In<I>>(K::outputs + I)...};
+    [[maybe_unused]] const u64 target[] = {address<Out<O>>(O)..., 0};
+    [[maybe_unused]] alignas(64) float buffer[staged ? K::operands : 1][staged ? kBlock : 1];
+    if constexpr (staged) {
+      (stage<In<I>>(base[K::outputs + I], buffer[K::outputs + I], n), ...);
+      ((is_staged<Out<O>> ? void(base[O] = reinterpret_cast<u64>(buffer[O])) : void()), ...);
+    }
+    MF_VECTOR_LOOP
+    for (i64 i = 0; i < n; ++i) {
+      const auto r = [&] {
+        if constexpr (K::random)
+          return fn(load<In<I>>(base[K::outputs + I], fixed[I], step[K::outputs + I], i)...,
+                    drawn[i]);
+        else
+          return fn(load<In<I>>(base[K::outputs + I], fixed[I], step[K::outputs + I], i)...);
+      }();
+      (keep(Number<O>(), base[O], step[O], i, result(r, Out<O>::result)), ...);
+    }
+    if constexpr (staged) (unstage<Out<O>>(target[O], buffer[O], n), ...);
+  }
+
+  template <class Op>
+  static MF_INLINE void stage(u64& base, float* buffer, i64 n) {
+    if constexpr (is_staged<Op>) {
+      widen(reinterpret_cast<const half*>(base), buffer, n);
+      base = reinterpret_cast<u64>(buffer);
+    }
+  }
+  template <class Op>
+  static MF_INLINE void unstage(u64 target, const float* buffer, i64 n) {
+    if constexpr (is_staged<Op>) narrow(buffer, reinterpret_cast<half*>(target), n);
+  }
+
+  // Random words for n elements from `index` on; returns where the first one's is. Drawn in a
+  // loop of their own: four that leave together would keep the functor's from vectorising.
+  static MF_INLINE const u32* draw(const Random& random, i64 index, i64 n, u32* drawn) {
+    const u64 first = u64(index) >> 2;
+    const i64 skip = index & 3;
+    MF_VECTOR_LOOP
+    for (i64 quad = 0; quad < (skip + n + 3) / 4; ++quad) {
+      u32 four[4];
+      random.draw(first + u64(quad), four);
+      for (int lane = 0; lane < 4; ++lane) drawn[quad * 4 + lane] = four[lane];
+    }
+    return drawn + skip;
+  }
+
+  // n elements of one row. `index` is the first one's place in the index space.
+  MF_INLINE void row(i64 n, i64 index) {
+    auto keep = [](auto output, u64 base, i64 step, i64 i, F value) {
+      store<Out<decltype(output)::value>>(base, step, i, value);
+    };
+    if constexpr (!K::random && !staged) {
+      block<0>(n, nullptr, keep, AllInputs(), AllOutputs());
     } else {
-      MF_VECTOR_LOOP
-      for (i64 i = 0; i < n; ++i) {
-        const auto r =
-            fn(load<In<I>>(base[K::outputs + I], fixed[I], step[K::outputs + I], i)...);
-        (store<Out<O>>(base[O], step[O], i, result(r, Out<O>::result)), ...);
+      u32 drawn[K::random ? kBlock + 4 : 1];
+      for (i64 done = 0; done < n; done += kBlock) {
+        const i64 count = n - done < kBlock ? n - done : kBlock;
+        const u32* here = drawn;
+        if constexpr (K::random)
+          here = draw(Random::read(words + K::rng), index + done, count, drawn);
+        block<0>(count, here, keep, AllInputs(), AllOutputs());
+        for (int op = 0; op < K::operands; ++op) offset[op] += count * stride(op, 0);
       }
     }
   }
@@ -100,23 +148,23 @@ struct PointwiseCpu {
     if constexpr (K::random) {
       if (begin == 0) Random::read(words + K::rng).remember(words + K::rng);
     }
-    i64 inner = K::dims > 1 ? i64(words[K::size]) : i64(words[K::numel]);
+    const i64 inner = K::dims > 1 ? i64(words[K::size]) : i64(words[K::numel]);
     while (begin < end) {
       // Where `begin` lies: its column in the row, and the row's place in the outer dimensions.
-      i64 column = K::dims > 1 ? begin % inner : begin;
-      i64 rest = K::dims > 1 ? begin / inner : 0;
+      const i64 column = begin % inner;
+      i64 rest = begin / inner;
       for (int op = 0; op < K::operands; ++op) offset[op] = column * stride(op, 0);
       for (int dim = 1; dim < K::dims; ++dim) {
         i64 at = rest;
         if (dim < K::dims - 1) {
-          i64 size = i64(words[K::size + dim]);
+          const i64 size = i64(words[K::size + dim]);
           at = rest % size;
           rest /= size;
         }
         for (int op = 0; op < K::operands; ++op) offset[op] += at * stride(op, dim);
       }
-      i64 n = inner - column < end - begin ? inner - column : end - begin;
-      row(n, begin, AllInputs(), AllOutputs());
+      const i64 n = inner - column < end - begin ? inner - column : end - begin;
+      row(n, begin);
       begin += n;
     }
   }

@@ -11,11 +11,8 @@ template <class K>
 struct ReduceCpu : PointwiseCpu<K> {
   using Base = PointwiseCpu<K>;
   using F = typename K::Compute;
-  template <int I>
-  using In = typename Base::template In<I>;
   template <int O>
   using Out = typename Base::template Out<O>;
-  using Base::functor;
   using Base::offset;
   using Base::stride;
   using Base::words;
@@ -38,28 +35,17 @@ struct ReduceCpu : PointwiseCpu<K> {
 
   // n <= kLanes elements from the current place along dimension kAlong: stores the whole
   // results, adds the summed ones to `sums`.
-  template <int kAlong, int... I, int... O>
-  MF_INLINE void add(int n, Indices<I...>, Indices<O...>) {
-    const auto fn = functor;
-    const F fixed[] = {
-        fixed_value<In<I>, F>(words[K::outputs + I], offset[K::outputs + I])..., F(0)};
-    const i64 step[] = {stride(O, kAlong)..., stride(K::outputs + I, kAlong)...};
-    const u64 base[] = {Base::template address<Out<O>>(O)...,
-                        Base::template address<In<I>>(K::outputs + I)...};
-    MF_VECTOR_LOOP
-    for (int i = 0; i < n; ++i) {
-      const auto r = fn(Base::template load<In<I>>(base[K::outputs + I], fixed[I],
-                                                   step[K::outputs + I], i)...);
-      (keep<O>(base[O], step[O], i, result(r, Out<O>::result)), ...);
-    }
-  }
-
-  template <int O>
-  MF_INLINE void keep(u64 base, i64 step, int i, F value) {
-    if constexpr (Out<O>::walk == 'r')
-      sums[O][i] += value;
-    else
-      Base::template store<Out<O>>(base, step, i, value);
+  template <int kAlong>
+  MF_INLINE void add(int n) {
+    auto keep = [this](auto output, u64 base, i64 step, i64 i, F value) {
+      constexpr int o = decltype(output)::value;
+      if constexpr (Out<o>::walk == 'r')
+        sums[o][i] += value;
+      else
+        Base::template store<Out<o>>(base, step, i, value);
+    };
+    Base::template block<kAlong>(n, nullptr, keep, typename Base::AllInputs(),
+                                 typename Base::AllOutputs());
   }
 
   void clear(int n) {
@@ -104,7 +90,7 @@ struct ReduceCpu : PointwiseCpu<K> {
         clear(n);
         for (i64 a = first; a < last; ++a) {
           place(0, k, a);
-          add<1>(n, typename Base::AllInputs(), typename Base::AllOutputs());
+          add<1>(n);
         }
         flush_columns(k, n, typename Base::AllOutputs());
       }
@@ -124,8 +110,7 @@ struct ReduceCpu : PointwiseCpu<K> {
         clear(lanes);
         for (i64 i = 0; i < piece; i += kLanes) {
           place(b + done + i, k, a);
-          add<0>(int(piece - i < kLanes ? piece - i : kLanes), typename Base::AllInputs(),
-                 typename Base::AllOutputs());
+          add<0>(int(piece - i < kLanes ? piece - i : kLanes));
         }
         flush_row(k, lanes, typename Base::AllOutputs());
         done += piece;

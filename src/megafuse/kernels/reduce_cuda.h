@@ -39,10 +39,8 @@ struct ReduceCuda : PointwiseCuda<K, kVector, 1, Index> {
   template <int kAlong, int N, int... O>
   __device__ __forceinline__ void add(const Place& p, Indices<O...>) {
     const auto group = Base::template load_all<N, kAlong>(p, AllInputs());
-    decltype(Base::apply(group, 0, u64(0), AllInputs())) results[N];
-#pragma unroll
-    for (int v = 0; v < N; ++v) results[v] = Base::apply(group, v, 0, AllInputs());
-    (keep<kAlong, O>(p, results), ...);
+    const auto results = Base::template compute<N>(group, 0, AllInputs());
+    (keep<kAlong, O>(p, results.item), ...);
   }
 
   template <int kAlong, int O, class R, int N>

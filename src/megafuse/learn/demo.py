@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -67,6 +68,7 @@ def run(options: argparse.Namespace, separate: Way = separate, fused: Way = fuse
     sizes, budget = (QUICK_SIZES, 0.2) if options.quick else (SIZES, 4.0)
 
     screen.print(f"gelu(x)·{SCALE} on {_machine(device)}\n", style="bold")
+    busy = _load()
     with _compiled() as compiled:
         try:
             is_fused = activate() and build.available(device)
@@ -74,21 +76,30 @@ def run(options: argparse.Namespace, separate: Way = separate, fused: Way = fuse
         except cache.CacheError as error:
             screen.print(f"{error}\nThen run this again.")
             return 1
+    ours = "fused" if is_fused else "reference"
     ledger = count(separate, fused, device)
     _say_plan(screen, ledger, is_fused)
-    if not _checked(screen, separate, fused, sizes[-1], device):
+    if not _checked(screen, separate, fused, sizes[-1], device, ours):
         return 1
-    with screen.status("measuring …") as status:
-        results = []
-        for size in sizes:
-            status.update(f"measuring {amount(size)} floats …")
-            results.append(measure(separate, fused, size, device, budget, ledger))
-        status.update("measuring the cost of a call …")
-        calls = measure_calls(separate, fused, sizes[0], device, budget / 4)
+    results = []
+    for size in sizes:
+        _say_measuring(screen, f"{amount(size)} floats")
+        results.append(measure(separate, fused, size, device, budget, ledger))
+    _say_measuring(screen, "the cost of a call")
+    calls = measure_calls(separate, fused, sizes[0], device, budget / 4)
+    _say_measuring(screen, None)
     _show(screen, results, is_fused)
+    if busy is not None:
+        _paragraph(
+            screen,
+            "Careful",
+            f"Other programs were running: a load of {busy:.1f} on {os.cpu_count()} processors "
+            "when the demo began. Where two threads of a call wait for each other and for a "
+            "processor, times grow at random. Run it again on a quiet machine.",
+        )
     if is_fused:
         _explain_small(screen, results[0], calls, ledger, device)
-        _explain_large(screen, results[-1], ledger, device)
+        _explain_large(screen, results[-1], ledger)
     else:
         _explain_reference(screen)
     _say_compiled(screen, compiled, is_fused)
@@ -125,7 +136,7 @@ class _Watch(TorchDispatchMode):
     """Notes each operation that PyTorch dispatches, and the bytes of the tensors it touches."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[str] = []
         self.bytes = 0
 
@@ -166,7 +177,8 @@ class Result:
     size: int
     separate: Timing
     fused: Timing
-    copy: Timing
+    copy: Timing  # into memory that is already there
+    clone: Timing  # into fresh memory, as every operation writes its result
     separate_bytes: int
     fused_bytes: int
 
@@ -188,13 +200,15 @@ class Calls:
 def measure(
     separate: Way, fused: Way, size: int, device: str, budget: float, ledger: Ledger
 ) -> Result:
-    """Both ways and a copy of the same size, taking turns."""
+    """Both ways and two copies of the same size, taking turns."""
     x = torch.randn(size, device=device)
+    there = torch.empty_like(x)
     taken = compare(
         {
             "separate": lambda _: separate(x),
             "fused": lambda _: fused(x),
-            "copy": lambda _: x.clone(),
+            "copy": lambda _: there.copy_(x),
+            "clone": lambda _: x.clone(),
         },
         device=device,
         budget=budget,
@@ -204,6 +218,7 @@ def measure(
         taken["separate"],
         taken["fused"],
         taken["copy"],
+        taken["clone"],
         ledger.separate_bytes * size,
         ledger.fused_bytes * size,
     )
@@ -264,7 +279,7 @@ def _say_plan(screen: Console, ledger: Ledger, is_fused: bool) -> None:
     screen.print()
 
 
-def _checked(screen: Console, separate: Way, fused: Way, size: int, device: str) -> bool:
+def _checked(screen: Console, separate: Way, fused: Way, size: int, device: str, name: str) -> bool:
     """Shows the largest error of each way against float64, and whether the fused one is right."""
     x = torch.randn(size, device=device)
     exact = separate(x.double())
@@ -273,10 +288,17 @@ def _checked(screen: Console, separate: Way, fused: Way, size: int, device: str)
     right = ours <= 2 * theirs + 1e-6
     screen.print(
         f"Checked first on {amount(size)} floats, largest error against float64: "
-        f"separate {theirs:.1e}, fused {ours:.1e}. " + ("Both are right." if right else "WRONG.")
+        f"separate {theirs:.1e}, {name} {ours:.1e}. " + ("Both are right." if right else "WRONG.")
     )
     screen.print()
     return right
+
+
+def _say_measuring(screen: Console, what: str | None) -> None:
+    """A line that the next one replaces. No spinner: its thread would disturb what is measured."""
+    if screen.is_terminal and not screen.is_dumb_terminal:
+        text = "" if what is None else f"measuring {what} …"
+        screen.print(f"{text:<30}", end="\r")
 
 
 def _show(screen: Console, results: Sequence[Result], is_fused: bool) -> None:
@@ -312,9 +334,7 @@ def _show(screen: Console, results: Sequence[Result], is_fused: bool) -> None:
     )
 
 
-def _show_narrow(
-    screen: Console, titles: Sequence[str], rows: Sequence[tuple[str, ...]]
-) -> None:
+def _show_narrow(screen: Console, titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
     for row in rows:
         screen.print(f"{row[0]} {titles[0]}", style="bold")
         for title, value in zip(titles[1:], row[1:], strict=True):
@@ -338,46 +358,51 @@ def _explain_small(
             "time. "
         )
     if share >= 0.5:
-        text += "Small work is about the number of calls, and fusing makes one of them."
+        text += "Small work is about the number of calls, and fusing makes them one."
     else:
         text += "So already here the work itself counts more than the calls."
     _paragraph(screen, f"Why at {amount(result.size)}", text)
 
 
-def _explain_large(screen: Console, result: Result, ledger: Ledger, device: str) -> None:
-    ratio = result.fused.median / result.copy.median
-    gain = result.gain
-    halves = result.separate_bytes / result.fused_bytes
+def _explain_large(screen: Console, result: Result, ledger: Ledger) -> None:
+    copy, clone = result.copy.median, result.clone.median
+    fused, separate = result.fused.median, result.separate.median
     text = (
         f"The separate way moves {_megabytes(result.separate_bytes)}, because the result of "
         f"{ledger.separate[0]} is written out and read back; the fused way moves "
-        f"{_megabytes(result.fused_bytes)}, {halves:.0f}× less, as much as a plain copy. The copy "
-        f"took {seconds(result.copy.median)}, fused {seconds(result.fused.median)}, "
-        f"{ratio:.2f}× the copy. "
+        f"{_megabytes(result.fused_bytes)}, as much as a plain copy. Timed beside them: a copy "
+        f"into memory that is already there {seconds(copy)}, a copy into fresh memory "
+        f"{seconds(clone)}, fused {seconds(fused)}, separate {seconds(separate)}. "
     )
-    if ratio <= 1.25:
+    if clone > 1.3 * copy:
         text += (
-            "So the arithmetic hides behind the memory: fused runs about as fast as memory can "
-            f"feed it, and the bytes saved are the speed-up of {gain.median:.2f}×."
+            f"So {seconds(clone - copy)} is the price of fresh memory for one result this large. "
+            f"The separate way needs {len(ledger.separate)} such results, the fused way one. "
         )
+    text += f"Fused takes {fused / clone:.2f}× the copy into fresh memory: "
+    if fused <= 1.25 * clone:
+        text += "its arithmetic hides behind the memory. "
     else:
-        text += (
-            f"So memory alone does not explain the {gain.median:.2f}×: the processor also has "
-            "instructions to get through, and fewer passes and fewer instructions both count. "
-            "This demo does not measure them apart."
-        )
-    if gain.high < 1.0:
-        text += " Here fusing lost; that would be a bug worth reporting."
+        text += "not memory alone, the processor also has instructions to get through. "
+    passes = len(ledger.separate) * clone
+    text += (
+        f"{len(ledger.separate)} such copies, one for each pass of the separate way, would take "
+        f"{seconds(passes)} of its {seconds(separate)}"
+    )
+    text += "." if passes > 0.85 * separate else "; the rest is not explained by memory."
+    if result.gain.high < 1.0:
+        text += " Here fusing lost. That is worth a bug report."
     _paragraph(screen, f"Why at {amount(result.size)}", text)
 
 
 def _explain_reference(screen: Console) -> None:
     _paragraph(
         screen,
-        "Why no difference",
+        "Why no speed-up",
         "Both columns are the same code. Fused kernels could not be built on this machine, so "
-        "megafuse.gelu_scale ran its PyTorch reference: right results, no speed-up, and what "
-        "differs in the table is noise. `megafuse doctor` says what is missing and how to get it.",
+        "megafuse.gelu_scale ran its PyTorch reference: right results, no speed-up. megafuse also "
+        "checks its arguments in Python then, which shows at small sizes; anything else that "
+        "differs is noise. `megafuse doctor` says what is missing and how to get it.",
     )
 
 
@@ -406,6 +431,14 @@ def _machine(device: str) -> str:
     return f"this CPU ({platform.machine()}, {threads} thread{'s' * (threads > 1)})"
 
 
+def _load() -> float | None:
+    """Programs that want a processor, over the last minute, where that is most of them."""
+    if not hasattr(os, "getloadavg"):  # Windows
+        return None
+    load = os.getloadavg()[0]
+    return load if load > 0.75 * (os.cpu_count() or 1) else None
+
+
 def _operations(names: Sequence[str]) -> str:
     return "1 operation" if len(names) == 1 else f"{len(names)} operations"
 
@@ -420,10 +453,10 @@ def amount(size: int) -> str:
 
 def seconds(value: float) -> str:
     """Three figures with a unit that suits them."""
-    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= unit:
-            return f"{value / unit:.3g} {name}"
-    return f"{value * 1e9:.0f} ns"
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+    unit, name = next((u for u in units if value >= u[0]), units[-1])
+    figure = value / unit
+    return f"{figure:.{2 if figure < 10 else 1 if figure < 100 else 0}f} {name}"
 
 
 def _megabytes(size: int) -> str:

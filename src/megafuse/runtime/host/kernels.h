@@ -139,6 +139,11 @@ class KernelTable {
     return table_.emplace(key, compiled).first->second;
   }
 
+  void forget() {
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    table_.clear();
+  }
+
  private:
   static Compiled build(const Request& request, const Space& space) {
     GilAcquire gil;
@@ -186,22 +191,23 @@ class KernelTable {
 
   // `built` is (cubin, symbol, threads per block, unroll, blocks per multiprocessor).
   static Compiled load_cuda(PyObject* built, int device) {
-    const char *cubin, *symbol;
-    Py_ssize_t length;
+    PyObject* cubin;
+    const char* symbol;
     int block, unroll, per_processor;
-    if (!PyArg_ParseTuple(built, "y#siii", &cubin, &length, &symbol, &block, &unroll,
+    if (!PyArg_ParseTuple(built, "Ssiii", &cubin, &symbol, &block, &unroll,
                           &per_processor))
       throw python_error();
     const Driver& driver = Driver::get();
     constexpr int kMultiprocessorCount = 16;
     void* module;
     Compiled compiled;
-    driver.check(driver.ModuleLoadData(&module, cubin), "loading a kernel (cuModuleLoadData)");
+    driver.check(driver.ModuleLoadData(&module, PyBytes_AS_STRING(cubin)), "loading a kernel (cuModuleLoadData)");
     driver.check(driver.ModuleGetFunction(&compiled.function, module, symbol),
                  "finding a kernel (cuModuleGetFunction)");
     compiled.block = unsigned(block);
     compiled.unroll = unsigned(unroll);
-    compiled.max_grid = unsigned(per_processor * driver.attribute(kMultiprocessorCount, device));
+    const int64_t grid = int64_t(per_processor) * driver.attribute(kMultiprocessorCount, device);
+    compiled.max_grid = unsigned(std::min<int64_t>(grid, INT32_MAX));
     return compiled;
   }
 

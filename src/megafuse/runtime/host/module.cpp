@@ -189,6 +189,12 @@ PyObject* setup(PyObject*, PyObject* args) {
 
 PyObject* launch_count(PyObject*, PyObject*) { return PyLong_FromLongLong(launches.load()); }
 
+// forget_kernels(): the next call of each kernel asks Python again (for tuning).
+PyObject* forget_kernels(PyObject*, PyObject*) {
+  KernelTable::get().forget();
+  Py_RETURN_NONE;
+}
+
 // remember_launches(on): must be on when the launch that bare_launch repeats is made.
 PyObject* set_remember_launches(PyObject*, PyObject* on) {
   remember_launches = PyObject_IsTrue(on);
@@ -217,6 +223,7 @@ PyMethodDef methods[] = {
     {"setup", setup, METH_VARARGS, nullptr},
     {"register_op", register_op, METH_O, nullptr},
     {"launch_count", launch_count, METH_NOARGS, nullptr},
+    {"forget_kernels", forget_kernels, METH_NOARGS, nullptr},
     {"remember_launches", set_remember_launches, METH_O, nullptr},
     {"bare_launch", bare_launch, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -10,12 +10,15 @@
 
 namespace megafuse {
 
+// Every tensor carries its device's autocast key; whether autocast is on is the thread's affair.
+inline constexpr c10::DispatchKeySet kAutocast = c10::default_excluded_set;
+
 inline bool is_plain(const at::Tensor& t) {
   constexpr c10::DispatchKeySet allowed =
       c10::DispatchKeySet(c10::DispatchKey::CPU) | c10::DispatchKeySet(c10::DispatchKey::CUDA) |
       c10::DispatchKeySet(c10::DispatchKey::AutogradCPU) |
       c10::DispatchKeySet(c10::DispatchKey::AutogradCUDA) |
-      c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView);
+      c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView) | kAutocast;
   return (t.key_set().raw_repr() & ~allowed.raw_repr()) == 0;
 }
 
@@ -25,8 +28,6 @@ inline bool is_supported(const at::Tensor& t) {
   return t.layout() == at::kStrided && !t.is_quantized() &&
          (type == at::kCPU || type == at::kCUDA || type == at::kMeta);
 }
-
-inline constexpr c10::DispatchKeySet kAutocast = c10::default_excluded_set;
 
 inline bool only_plain_modes() {
   const auto local = c10::impl::tls_local_dispatch_key_set();

@@ -1,0 +1,194 @@
+"""Gradients: gradcheck in fp64, and the error rule in every dtype and broadcasting pattern."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from contract.cases import (
+    DIFFERENTIABLE,
+    ONE_EACH_DIFFERENTIABLE,
+    Args,
+    Case,
+    full_args,
+    leaves,
+    wanting_grad,
+)
+from contract.rules import check_gradients, upcast
+
+SHAPES = [(), (1,), (0,), (0, 5), (5, 0), (7,), (33,), (64, 64), (3, 5, 7), (100003,), (1030, 517)]
+
+
+def kinks_avoided(args: Args) -> Args:
+    """Numbers at least 0.05 from 0, where relu has no derivative to check."""
+    return [
+        a.detach() + 0.05 * a.detach().sign() if isinstance(a, Tensor) and a.dim() else a
+        for a in args
+    ]
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (4, 3), (2, 3, 2)])
+@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
+def test_gradcheck(case: Case, shape: tuple[int, ...], device: str) -> None:
+    args = kinks_avoided(case.args(shape, torch.float64, device))
+    torch.autograd.gradcheck(case.op.fused, wanting_grad(case, args))
+
+
+@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
+def test_gradgradcheck(case: Case, device: str) -> None:
+    args = kinks_avoided(case.args((4, 3), torch.float64, device))
+    torch.autograd.gradgradcheck(case.op.fused, wanting_grad(case, args))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)) or "scalar")
+@pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
+def test_error(case: Case, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
+    check_gradients(case, case.args(shape, dtype, device))
+
+
+@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
+def test_error_of_every_choice(case: Case, dtype: torch.dtype, device: str) -> None:
+    check_gradients(case, case.args((1000, 33), dtype, device))
+
+
+# What the smaller operand looks like beside a full one of this shape.
+PATTERNS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "row": ((65, 130), (130,)),
+    "long row": ((3, 9001), (9001,)),
+    "tall row": ((9001, 3), (3,)),
+    "column": ((65, 130), (65, 1)),
+    "long column": ((9001, 3), (9001, 1)),
+    "wide column": ((3, 9001), (3, 1)),
+    "zero-dim": ((65, 130), ()),
+    "one": ((65, 130), (1, 1)),
+    "NCHW channel": ((4, 6, 9, 11), (6, 1, 1)),
+    "last of four": ((4, 6, 9, 11), (11,)),
+    "batch of four": ((4, 6, 9, 11), (4, 1, 1, 1)),
+    "alternating": ((4, 6, 9, 11), (1, 6, 1, 11)),
+    "other alternating": ((4, 6, 9, 11), (4, 1, 9, 1)),
+    "middle two": ((4, 6, 9, 11), (6, 9, 1)),
+    "five dims": ((2, 3, 4, 3, 2), (3, 1, 3, 1)),
+}
+
+
+def shrunk(case: Case, args: Args, full: tuple[int, ...], small: tuple[int, ...], which: int) -> Args:
+    """`args` with the tensors cut to `small`: bit i of `which` says whether the i-th is."""
+    made: list[Any] = []
+    index = 0
+    lead = (0,) * (len(full) - len(small)) + tuple(slice(n) for n in small)
+    for a in args:
+        if isinstance(a, Tensor):
+            made.append(a[lead].contiguous() if which >> index & 1 else a)
+            index += 1
+        else:
+            made.append(a)
+    return made
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
+def test_broadcast_operands(case: Case, pattern: str, device: str) -> None:
+    """Each tensor in turn is the broadcast one, then all but the first."""
+    full, small = PATTERNS[pattern]
+    args = full_args(case, full, torch.float32, device)
+    count = sum(isinstance(a, Tensor) for a in args)
+    for which in {1 << i for i in range(count)} | {(1 << count) - 2}:
+        check_gradients(case, shrunk(case, args, full, small, which))
+
+
+@pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
+def test_operands_that_broadcast_each_other(case: Case, device: str) -> None:
+    """[N, 1] with [1, M]: no tensor has the output's shape."""
+    args = full_args(case, (31, 45), torch.float32, device)
+    seen = 0
+    for i, a in enumerate(args):
+        if isinstance(a, Tensor):
+            args[i] = (a[:, :1] if seen % 2 == 0 else a[:1, :]).contiguous()
+            seen += 1
+    check_gradients(case, args)
+
+
+@pytest.mark.parametrize("small", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
+def test_broadcast_in_low_precision(case: Case, small: torch.dtype, device: str) -> None:
+    args = full_args(case, (2049, 33), small, device)
+    check_gradients(case, shrunk(case, args, (2049, 33), (33,), 0b1110))
+
+
+@pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
+def test_channels_last(case: Case, device: str) -> None:
+    full = (3, 8, 5, 7)
+    args = [
+        a.contiguous(memory_format=torch.channels_last) if isinstance(a, Tensor) else a
+        for a in full_args(case, full, torch.float32, device)
+    ]
+    check_gradients(case, args)
+    check_gradients(case, shrunk(case, args, full, (8, 1, 1), 0b1110))
+
+
+@pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
+def test_mixed_dtypes(case: Case, device: str) -> None:
+    """A gradient has its argument's dtype."""
+    dtypes = [torch.float16, torch.float32, torch.bfloat16, torch.float64]
+    args = full_args(case, (33, 65), torch.float32, device)
+    seen = 0
+    for i, a in enumerate(args):
+        if isinstance(a, Tensor) and a.is_floating_point():
+            args[i] = a.to(dtypes[seen % 4])
+            seen += 1
+    check_gradients(case, args)
+    check_gradients(case, shrunk(case, args, (33, 65), (65,), 0b1010))
+
+
+@pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
+def test_one_tensor_in_every_place(case: Case, device: str) -> None:
+    """swiglu(x, x): the gradients add up."""
+    x = torch.randn(33, 65, device=device, dtype=torch.float64)
+    args = full_args(case, (33, 65), torch.float64, device)
+
+    def run(function: Any) -> Tensor:
+        leaf = x.clone().requires_grad_()
+        floats = [isinstance(a, Tensor) and a.is_floating_point() for a in args]
+        out = function(*(leaf if f else a for a, f in zip(args, floats, strict=True)))
+        return torch.autograd.grad(out, leaf, torch.ones_like(out))[0]
+
+    torch.testing.assert_close(run(case.op.fused), run(case.op.reference))
+
+
+@pytest.mark.parametrize("layout", ["expanded", "transposed", "sliced", "unaligned"])
+@pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
+def test_layout_of_the_incoming_gradient(case: Case, layout: str, device: str) -> None:
+    shape = (34, 66)
+    args = case.args(shape, torch.float32, device)
+    grad = {
+        "expanded": lambda: torch.randn((), device=device).expand(shape),
+        "transposed": lambda: torch.randn(66, 34, device=device).t(),
+        "sliced": lambda: torch.randn(68, 198, device=device)[::2, ::3],
+        "unaligned": lambda: torch.randn(34 * 66 + 1, device=device)[1:].view(shape),
+    }[layout]()
+    check_gradients(case, args, grad)
+
+
+@pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
+def test_second_derivative_in_every_dtype(case: Case, dtype: torch.dtype, device: str) -> None:
+    """gradgradcheck has the formula; here, that lower precision passes through it."""
+    args = case.args((9, 5), dtype, device)
+
+    def twice(function: Any, values: Args) -> list[Tensor]:
+        fresh = wanting_grad(case, values)
+        inputs = leaves(fresh)
+        first = torch.autograd.grad(function(*fresh).sum(), inputs, create_graph=True)
+        total = sum((g.float() ** 2).sum() for g in first) + 0 * inputs[0].float().sum()
+        return list(torch.autograd.grad(total, inputs, materialize_grads=True))
+
+    tolerance = {torch.float16: 2e-2, torch.bfloat16: 1e-1}.get(dtype, 1e-4)
+    exact = twice(case.op.reference, upcast(args))
+    for ours, wanted in zip(twice(case.op.fused, args), exact, strict=True):
+        assert ours.dtype == dtype
+        scale = wanted.abs().max().item()
+        torch.testing.assert_close(
+            ours.cpu().double(), wanted, rtol=tolerance, atol=tolerance * scale
+        )

@@ -1,0 +1,220 @@
+"""The autograd graph: what it holds, when it frees it, and what it refuses, as PyTorch's own ops."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import Tensor
+
+from contract.cases import ONE_EACH, ONE_EACH_DIFFERENTIABLE, Case, leaves, wanting_grad
+
+differentiable = pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
+
+
+def called(case: Case, device: str, dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], Tensor]:
+    args = wanting_grad(case, case.args((9, 5), dtype, device))
+    return leaves(args), case.op.fused(*args)
+
+
+@differentiable
+def test_only_some_inputs_want_a_gradient(case: Case, device: str) -> None:
+    args = case.args((9, 5), device=device)
+    for position, wanted in enumerate(case.op.arguments):
+        if wanted.name not in case.op.grads or not isinstance(args[position], Tensor):
+            continue
+        alone = [a.detach() if isinstance(a, Tensor) else a for a in args]
+        alone[position].requires_grad_()
+        expected = torch.autograd.grad(case.op.reference(*alone).sum(), alone[position])[0]
+        case.op.fused(*alone).sum().backward()
+        torch.testing.assert_close(alone[position].grad, expected)
+        assert all(a.grad is None for i, a in enumerate(alone) if isinstance(a, Tensor) and i != position)
+
+
+@differentiable
+def test_a_sum_backwards_gives_the_reference(case: Case, device: str) -> None:
+    """out.sum().backward() hands down an expanded gradient, with strides of 0."""
+    args = case.args((33, 65), device=device)
+    ours, theirs = wanting_grad(case, args), wanting_grad(case, args)
+    case.op.fused(*ours).sum().backward()
+    case.op.reference(*theirs).sum().backward()
+    for a, b in zip(leaves(ours), leaves(theirs), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+@differentiable
+def test_retained_graph_gives_the_same_twice(case: Case, device: str) -> None:
+    inputs, out = called(case, device)
+    grad = torch.randn_like(out)
+    first = torch.autograd.grad(out, inputs, grad, retain_graph=True)
+    second = torch.autograd.grad(out, inputs, grad)
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+
+
+@differentiable
+def test_freed_graph_says_so(case: Case, device: str) -> None:
+    inputs, out = called(case, device)
+    torch.autograd.grad(out, inputs, torch.ones_like(out))
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
+        torch.autograd.grad(out, inputs, torch.ones_like(out))
+
+
+@differentiable
+def test_a_parameter_collects_its_gradient(case: Case, device: str) -> None:
+    args = [
+        torch.nn.Parameter(a) if isinstance(a, Tensor) and a.is_floating_point() else a
+        for a in case.args((9, 5), device=device)
+    ]
+    for _ in range(2):
+        case.op.fused(*args).sum().backward()
+    once = torch.autograd.grad(case.op.reference(*args).sum(), leaves(args))
+    for parameter, grad in zip(leaves(args), once, strict=True):
+        torch.testing.assert_close(parameter.grad, 2 * grad)
+
+
+@differentiable
+def test_gradients_do_not_share_memory(case: Case, device: str) -> None:
+    """Two arguments with one gradient: changing x.grad in place must leave y.grad alone."""
+    args = wanting_grad(case, case.args((9, 5), device=device))
+    out = case.op.fused(*args)
+    incoming = torch.randn_like(out)
+    kept = incoming.clone()
+    out.backward(incoming)
+    found = leaves(args)
+    before = [t.grad.clone() for t in found]
+    for i, t in enumerate(found):
+        t.grad.fill_(7.0)
+        for j in range(i + 1, len(found)):
+            assert torch.equal(found[j].grad, before[j]), "two leaves share one gradient"
+    assert torch.equal(incoming, kept), "a leaf's gradient is the incoming gradient itself"
+
+
+@differentiable
+def test_changing_a_saved_tensor_is_noticed(case: Case, device: str) -> None:
+    """Exactly what the backward functor reads is guarded, and nothing else."""
+    for position, argument in enumerate(case.op.arguments):
+        args = wanting_grad(case, case.args((9, 5), device=device))
+        if not isinstance(args[position], Tensor):
+            continue
+        out = case.op.fused(*args)
+        with torch.no_grad():
+            args[position].add_(1)
+        if argument.name in case.op.saves:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                out.sum().backward()
+        else:
+            out.sum().backward()
+    if "out" in case.op.saves:
+        inputs, out = called(case, device)
+        out.detach().add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
+@differentiable
+def test_changing_the_output_is_allowed_when_it_is_not_saved(case: Case, device: str) -> None:
+    if "out" in case.op.saves:
+        pytest.skip("saved")
+    inputs, out = called(case, device)
+    expected = torch.autograd.grad(out, inputs, torch.ones_like(out), retain_graph=True)
+    changed = out.mul_(2)
+    got = torch.autograd.grad(changed, inputs, torch.ones_like(out))
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, 2 * b)
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_no_graph_without_need(case: Case, device: str) -> None:
+    args = wanting_grad(case, case.args((9, 5), device=device))
+    plain = [a.detach() if isinstance(a, Tensor) else a for a in args]
+    assert not case.op.fused(*plain).requires_grad
+    with torch.no_grad():
+        assert not case.op.fused(*args).requires_grad
+    with torch.inference_mode():
+        out = case.op.fused(*args)
+        assert out.is_inference()
+        assert not out.requires_grad
+    torch.testing.assert_close(out.clone(), case.op.reference(*plain))
+
+
+@differentiable
+def test_inference_tensors_cannot_be_saved(case: Case, device: str) -> None:
+    with torch.inference_mode():
+        args = case.args((9, 5), device=device)
+    fresh = [
+        a.clone().requires_grad_(case.op.arguments[i].name in case.op.grads)
+        if isinstance(a, Tensor) and i == len(args) - 1 - [isinstance(b, Tensor) for b in args][::-1].index(True)
+        else a
+        for i, a in enumerate(args)
+    ]
+    errors = []
+    for function in (case.op.reference, case.op.fused):
+        try:
+            out = function(*fresh)
+            if out.requires_grad:
+                out.sum().backward()
+            errors.append(None)
+        except RuntimeError as error:
+            errors.append(type(error))
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_results_of_inference_mode_compute_further(case: Case, device: str) -> None:
+    with torch.inference_mode():
+        args = case.args((9, 5), device=device)
+        inside = case.op.fused(*args)
+    outside = case.op.fused(*args)
+    assert torch.equal(inside, outside)
+
+
+@differentiable
+def test_nothing_outlives_the_graph(case: Case, device: str) -> None:
+    inputs, out = called(case, device)
+    watched = [weakref.ref(t) for t in (*inputs, out)]
+    out.sum().backward()
+    del inputs, out
+    gc.collect()
+    assert [w() for w in watched] == [None] * len(watched)
+
+
+@differentiable
+def test_hooks_see_the_gradient(case: Case, device: str) -> None:
+    inputs, out = called(case, device)
+    seen: list[torch.Size] = []
+    out.register_hook(lambda g: seen.append(g.shape))
+    inputs[0].register_hook(lambda g: seen.append(g.shape))
+    out.sum().backward()
+    assert seen == [out.shape, inputs[0].shape]
+
+
+@differentiable
+def test_saved_tensor_hooks_are_used(case: Case, device: str) -> None:
+    """Activation checkpointing and offloading live on these."""
+    packed: list[Tensor] = []
+
+    def pack(t: Tensor) -> Tensor:
+        packed.append(t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        inputs, out = called(case, device)
+    out.sum().backward()
+    names = [a.name for a in case.op.arguments]
+    args = case.args((2, 2), device=device)
+    saved = [s for s in case.op.saves if s == "out" or isinstance(args[names.index(s)], Tensor)]
+    assert len(packed) == len(saved)
+    assert all(t.grad is not None for t in inputs)
+
+
+@differentiable
+def test_checkpoint(case: Case, device: str) -> None:
+    args = case.args((9, 5), device=device)
+    ours, theirs = wanting_grad(case, args), wanting_grad(case, args)
+    torch.utils.checkpoint.checkpoint(case.op.fused, *ours, use_reentrant=False).sum().backward()
+    case.op.fused(*theirs).sum().backward()
+    for a, b in zip(leaves(ours), leaves(theirs), strict=True):
+        assert torch.equal(a.grad, b.grad)

@@ -1,0 +1,102 @@
+"""The command `megafuse`: what it prints, its exit status, and its help."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import megafuse
+from megafuse import cli
+from megafuse.runtime import cpp
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEGAFUSE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_no_command_prints_help(capsys):
+    assert cli.main([]) == 0
+    printed = capsys.readouterr().out
+    assert "examples:" in printed
+    for command in ("doctor", "demo", "cache", "ops"):
+        assert f"megafuse {command}" in printed
+
+
+def test_help_fits_the_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for arguments in (["--help"], ["doctor", "--help"], ["demo", "--help"]):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(arguments)
+        assert stopped.value.code == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"megafuse {megafuse.__version__}\n"
+
+
+def test_unknown_command_suggests_one(capsys):
+    assert cli.main(["dcotor"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no command 'dcotor'" in said
+    assert "megafuse doctor" in said
+    assert cli.main(["xyzzy"]) == 2
+    said = capsys.readouterr().err
+    assert "Did you mean" not in said
+    assert "doctor, demo, cache, ops" in said
+
+
+def test_unknown_option_is_an_error(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["doctor", "--chekc"])
+    assert stopped.value.code == 2
+    assert "--chekc" in capsys.readouterr().err
+
+
+def test_doctor_check_is_the_exit_status(capsys, monkeypatch, empty_cache):
+    monkeypatch.setattr(cpp, "find", lambda: None)
+    assert cli.main(["doctor"]) == 0
+    assert cli.main(["doctor", "--check"]) == 1
+    assert "fix:" in capsys.readouterr().out
+
+
+def test_ops_lists_the_registry(capsys):
+    assert cli.main(["ops"]) == 0
+    printed = capsys.readouterr().out
+    for name, op in megafuse.OPS.items():
+        assert f"{name}(" in printed
+        assert op.reference.__doc__.splitlines()[0] in printed
+    assert 'gelu_scale(x, scale, approximate="tanh")' in printed
+    assert "→ int8" in printed
+
+
+def test_cache_shows_and_clears(capsys, empty_cache):
+    entry = empty_cache / "ab" / ("ab" + "0" * 62)
+    entry.mkdir(parents=True, mode=0o700)
+    empty_cache.chmod(0o700)
+    (entry / "kernel.so").write_bytes(b"x" * 1000)
+    assert cli.main(["cache"]) == 0
+    assert capsys.readouterr().out == f"{empty_cache}\n1 entry, 0.0 MB\n"
+    assert cli.main(["cache", "--clear"]) == 0
+    assert "removed 1 entry" in capsys.readouterr().out
+    assert not entry.exists()
+
+
+def test_bad_cache_is_said_without_a_traceback(capsys, empty_cache):
+    empty_cache.write_text("a file")
+    assert cli.main(["cache"]) == 1
+    assert "not a directory" in capsys.readouterr().err
+
+
+def test_module_runs_and_a_closed_pipe_is_no_error():
+    command = f"'{sys.executable}' -m megafuse ops | head -n 1"
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip()
+    assert "Traceback" not in ran.stderr

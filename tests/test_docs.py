@@ -1,0 +1,165 @@
+"""README.md and CONTRIBUTING.md do what they say: their code runs, their commands exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import megafuse
+from megafuse import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+BOTH = pytest.mark.parametrize("text", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+def code(text: str) -> list[str]:
+    """Lines of shell blocks, and what stands `like this` in the prose."""
+    shell = [line for block in blocks(text, "bash") for line in block.splitlines()]
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    return shell + re.findall(r"`([^`]+)`", prose)
+
+
+def run(*arguments: str | Path, package: Path) -> str:
+    """Runs Python in a process that imports megafuse from the folder `package`."""
+    command = [sys.executable, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(package), "PYTHONIOENCODING": "utf-8"}
+    ran = subprocess.run(
+        command, env=environment, capture_output=True, encoding="utf-8", check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+# ---- what is written
+
+
+def test_readme_has_the_table_that_the_command_prints(capsys):
+    assert cli.main(["ops", "--markdown"]) == 0
+    printed = capsys.readouterr().out
+    assert printed in README, "put what `megafuse ops --markdown` prints into README.md"
+    assert set(re.findall(r"^\| `(\w+)\(", README, re.M)) == set(megafuse.OPS)
+
+
+@BOTH
+def test_commands_exist(text):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = {*re.findall(r"^([\w-]+):", makefile, re.M), ".venv"}
+    made = {m[1] for line in code(text) if (m := re.match(r"make (\S+)", line))}
+    assert made
+    assert made <= targets
+    _, commands = cli._parser()
+    called = {m[1] for line in code(text) if (m := re.match(r"megafuse (\w+)", line))}
+    assert called
+    assert called <= set(commands)
+
+
+@BOTH
+def test_options_of_our_command_exist(text, capsys):
+    lines = [line.split("#")[0].split() for line in code(text) if line.startswith("megafuse ")]
+    for _, command, *options in lines:
+        with pytest.raises(SystemExit):
+            cli.main([command, "--help"])
+        assert set(options) <= set(capsys.readouterr().out.split())
+
+
+@BOTH
+def test_files_and_links_exist(text):
+    named = [word for line in code(text) for word in line.split()]
+    paths = {w for w in named if re.match(r"(src|tests|examples|\.ci)/", w)}
+    paths |= set(re.findall(r"\]\((?!http)([^)#]+)\)", text))
+    missing = {path for path in paths if not (ROOT / path).exists()}
+    assert missing <= {path for path, _ in walk()}
+
+
+def test_readme_quick_start_is_two_commands():
+    first = blocks(README, "bash")[0].splitlines()
+    assert [line.split("#")[0].strip() for line in first] == ["make demo", "make test"]
+
+
+@BOTH
+def test_python_runs(text, tmp_path):
+    script = tmp_path / "blocks.py"
+    script.write_text(
+        "\n".join(block for block in blocks(text, "python") if "@op(" not in block),
+        encoding="utf-8",
+    )
+    run(script, package=ROOT / "src")
+
+
+# ---- the walk: add a pointwise op
+
+
+def walk() -> list[tuple[str, str]]:
+    """(path, text) of the two files that CONTRIBUTING.md tells to write."""
+    return re.findall(r"^`(src/megafuse/\S+)`:\n\n```\w+\n(.*?)^```", CONTRIBUTING, re.M | re.S)
+
+
+CHECK = """
+import math
+import sys
+
+import torch
+
+import megafuse as mf
+from megafuse.runtime import cpp, loader
+
+assert mf.__file__.startswith(sys.argv[1]), mf.__file__
+fused, reference = mf.hardswish_scale, mf.reference.hardswish_scale
+assert "hardswish_scale" in mf.OPS
+
+for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+    x = (torch.randn(37, 29) * 3).to(dtype)
+    torch.testing.assert_close(fused(x, 1.7), reference(x, 1.7))
+assert loader.loaded() == (cpp.find() is not None)
+
+special = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 3.0, -3.0, 1e-40])
+torch.testing.assert_close(fused(special, 1.7), reference(special, 1.7), equal_nan=True)
+
+# Away from the kinks at -3 and 3, where a difference quotient means nothing.
+smooth = torch.linspace(-5.05, 5.05, 41, dtype=torch.float64, requires_grad=True)
+assert torch.autograd.gradcheck(lambda t: fused(t, 1.7), (smooth,))
+assert torch.autograd.gradgradcheck(lambda t: fused(t, 1.7), (smooth,))
+inside = torch.randn(5, 7, requires_grad=True)
+torch.library.opcheck(torch.ops.megafuse.hardswish_scale.default, (inside, 1.7))
+"""
+
+
+def test_walk_adds_an_op(tmp_path):
+    files = walk()
+    assert [Path(path).suffix for path, _ in files] == [".h", ".py"]
+    stems = {Path(path).stem for path, _ in files}
+    assert stems == {"hardswish_scale"}
+    assert not stems & set(megafuse.OPS), "the example must be an op that is not there yet"
+
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=ignored)
+    for path, text in files:
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    script = tmp_path / "check.py"
+    script.write_text(CHECK, encoding="utf-8")
+    run(script, tmp_path / "src", package=tmp_path / "src")
+    assert "hardswish(x)·scale" in run("-m", "megafuse", "ops", package=tmp_path / "src")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ruff") is None, reason="needs ruff")
+def test_walk_is_formatted(tmp_path):
+    (_, source), *_ = [file for file in walk() if file[0].endswith(".py")]
+    file = tmp_path / "hardswish_scale.py"
+    file.write_text(source, encoding="utf-8")
+    settings = ["--config", str(ROOT / "pyproject.toml"), "--no-cache", str(file)]
+    for command in (["check"], ["format", "--check"]):
+        ran = subprocess.run([sys.executable, "-m", "ruff", *command, *settings], check=False)
+        assert ran.returncode == 0
