@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from megafuse.learn import demo
+from megafuse.bench import Timing
+from megafuse.learn import demo, explain
+from megafuse.learn.ledger import Ledger, count
+from megafuse.learn.measure import Calls, Measured
 from megafuse.runtime import cpp
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,12 +100,50 @@ def test_a_wrong_result_stops_the_demo(capsys):
     assert "WRONG" in capsys.readouterr().out
 
 
-def test_ledger():
-    counted = demo.count(demo.separate, demo.fused, "cpu")
-    assert counted.separate == ("gelu", "mul")
-    assert (counted.separate_bytes, counted.fused_bytes) == (16, 8)
-    if cpp.find() is not None:
-        assert counted.fused == ("gelu_scale",)
+def test_ledger_counts_what_pytorch_runs():
+    x = torch.ones(100)
+    counted = count(lambda: demo.separate(x))
+    assert counted.operations == ("gelu", "mul")
+    assert counted.bytes_moved == 4 * x.nbytes
+    assert count(lambda: x.clone()).bytes_moved == 2 * x.nbytes
+
+
+# ---- the words follow the numbers
+
+
+def measured(separate: float, fused: float, copy: float, clone: float) -> Measured:
+    return Measured(1 << 24, *(Timing.of([t, t]) for t in (separate, fused, copy, clone)))
+
+
+TWO = Ledger(("gelu", "mul"), 16 << 24)
+ONE = Ledger(("gelu_scale",), 8 << 24)
+
+
+def test_large_where_memory_binds():
+    text = explain.large(measured(72e-6, 37e-6, 36e-6, 36e-6), TWO, ONE)
+    assert "268 MB" in text
+    assert "134 MB" in text
+    assert "hides behind the memory" in text
+    assert "fresh memory for one result" not in text
+    assert "72.0 µs; it takes 72.0 µs." in text
+
+
+def test_large_where_instructions_bind():
+    text = explain.large(measured(31e-3, 18e-3, 2.4e-3, 6e-3), TWO, ONE)
+    assert "not memory alone" in text
+    assert "3.60 ms is the price of fresh memory" in text
+    assert "does not explain all of it" in text
+
+
+def test_large_where_fusing_lost():
+    assert "fusing lost" in explain.large(measured(1e-3, 2e-3, 1e-3, 1e-3), TWO, ONE)
+
+
+@pytest.mark.parametrize(("one", "said"), [(8e-6, "number of calls"), (1e-6, "the work itself")])
+def test_small(one, said):
+    text = explain.small(Calls(1024, one, one / 2, 1e-5, 5e-6), TWO, "cpu")
+    assert said in text
+    assert "launches" not in text
 
 
 @pytest.mark.parametrize(
@@ -115,9 +157,9 @@ def test_ledger():
     ],
 )
 def test_seconds(value, text):
-    assert demo.seconds(value) == text
+    assert explain.seconds(value) == text
 
 
 @pytest.mark.parametrize(("size", "text"), [(1, "1"), (1 << 10, "1 K"), (1 << 24, "16 M")])
 def test_amount(size, text):
-    assert demo.amount(size) == text
+    assert explain.amount(size) == text

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from contract.cases import ALL, ONE_EACH, ONE_EACH_DIFFERENTIABLE, Case
+from contract.cases import ONE_EACH, ONE_EACH_DIFFERENTIABLE, Case
 from contract.rules import check_gradients, check_value
 
 
-def events(case: Case, device: str, requires_grad: bool = False) -> list[str]:
+def events(case: Case, device: str, requires_grad: bool) -> list[str]:
+    """What the profiler saw one call do."""
     args = case.args((8, 8), device=device, requires_grad=requires_grad)
     case.op.fused(*args)
     with profile(activities=[ProfilerActivity.CPU]) as found:
@@ -18,18 +19,14 @@ def events(case: Case, device: str, requires_grad: bool = False) -> list[str]:
     return [event.name for event in found.events()]
 
 
-@pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_plain_tensors_skip_the_dispatcher(case: Case, requires_grad: bool, device: str) -> None:
+    """And one launch is all that happens: no copy, no fill, no cast beside it."""
     seen = events(case, device, requires_grad)
     assert case.name in seen
     assert f"megafuse::{case.name}" not in seen
-
-
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
-def test_no_other_operation_runs(case: Case, device: str) -> None:
-    """One launch: no copy, no fill, no cast beside it."""
-    assert [name for name in events(case, device) if name.startswith("aten::")] == []
+    assert [name for name in seen if name.startswith("aten::") and name != "aten::detach"] == []
 
 
 class _ThroughDispatcher:

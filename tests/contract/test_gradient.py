@@ -19,7 +19,7 @@ from contract.cases import (
 )
 from contract.rules import check_gradients, upcast
 
-SHAPES = [(), (1,), (0,), (0, 5), (5, 0), (7,), (33,), (64, 64), (3, 5, 7), (100003,), (1030, 517)]
+SHAPES = [(), (1,), (0,), (0, 5), (5, 0), (7,), (33,), (64, 64), (3, 5, 7), (100003,), (515, 517)]
 
 
 def kinks_avoided(args: Args) -> Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contract.cases import CASES, Case, poison
+from contract.cases import CASES, ONE_EACH, Case, poison
 from contract.rules import check_value
 
 SHAPES = [
@@ -19,14 +19,25 @@ SHAPES = [
     (64, 64),
     (3, 5, 7),
     (2, 3, 4, 5),
-    (100003,),
-    ((1 << 20) + 3,),
 ]
+# Many threads, many blocks; odd, so that the last vector is a part of one.
+LARGER = [(100003,), ((1 << 20) + 3,)]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)) or "scalar")
+def name(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=name)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_value(case: Case, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
+    check_value(case, case.args(shape, dtype, device))
+
+
+@pytest.mark.parametrize("shape", LARGER, ids=name)
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_larger(case: Case, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
     check_value(case, case.args(shape, dtype, device))
 
 

@@ -52,7 +52,7 @@ def _variants(op: Op) -> Iterator[render.Variant]:
             yield _variant(op, "backward", choices, dtype, read, 1, vector, False)
             yield _variant(op, "backward", choices, dtype, "s" * len(read), 3, 1, True)
             if not op.random and len(op.tensors) > 1:
-                for family in ("reduce_columns", "reduce_rows"):
+                for family in ("sum_columns", "sum_rows", "sum_short_rows"):
                     yield _variant(op, family, choices, dtype, read, 3, vector, False)
 
 
@@ -76,7 +76,7 @@ def _variant(
     vector: int,
     wide: bool,
 ) -> render.Variant:
-    summed = family.startswith("reduce")
+    summed = family.startswith("sum_")
     results = [0] if family == "forward" else sorted(set(op.grads.values()))
     double = dtype == "Double"
     written = {"forward": {"int8": "Char"}.get(op.output_dtype or "", dtype)}.get(family, dtype)

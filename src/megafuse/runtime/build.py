@@ -10,7 +10,8 @@ import torch
 
 from megafuse.runtime import cache, cpp, nvrtc, progress, render, sources
 
-_FUNCTORS: dict[str, render.Functors] = {}
+# By op; sum_parts is the host runtime's own (runtime/host/sums.h).
+_FUNCTORS = {"sum_parts": render.Functors("sum_parts.h", "Same<{F}>", "Same<{F}>")}
 
 
 def declare(op: str, functors: render.Functors) -> None:

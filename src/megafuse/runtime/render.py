@@ -51,7 +51,7 @@ class Variant:
     """One kernel: which functor, on which processor, over which operands."""
 
     op: str
-    family: str  # forward, backward, reduce_columns, reduce_rows
+    family: str  # forward, backward, sum_columns, sum_rows, sum_short_rows
     choices: dict[str, str | bool]
     device: str
     common: str
@@ -118,7 +118,7 @@ def shape(variant: Variant) -> Shape:
     lost 3 to 6 % at every size. Two groups a thread pay where a thread has more to wait for:
     an index to split, narrow outputs, random numbers.
     """
-    if variant.family.startswith("reduce"):
+    if variant.family.startswith("sum_"):
         return Shape(block=256, unroll=1, blocks_per_processor=8)
     widths = {_BYTES[o.dtype] for o in variant.operands if o.walk == "c"}
     plain = variant.dims == 1 and len(widths) == 1 and variant.vector > 1
@@ -151,8 +151,8 @@ def _cpu(functors: Functors, variant: Variant) -> str:
     if variant.family in ("forward", "backward"):
         driver, run = "pointwise_cpu.h", "mf::PointwiseCpu<Kernel>(words).run(begin, end)"
     else:
-        which = "columns" if variant.family == "reduce_columns" else "rows"
-        driver, run = "reduce_cpu.h", f"mf::ReduceCpu<Kernel>(words, slot).{which}(begin, end)"
+        which = "columns" if variant.family == "sum_columns" else "rows"
+        driver, run = "sum_cpu.h", f"mf::SumCpu<Kernel>(words, slot).{which}(begin, end)"
     return (
         f'#include "{functors.header}"\n#include "{driver}"\n\n'
         f"{_kernel_type(functors, variant)}\n"
@@ -169,9 +169,10 @@ def _cuda(functors: Functors, variant: Variant) -> str:
         driver = "pointwise_cuda.h"
         run = f"mf::PointwiseCuda<Kernel, {variant.vector}, {launch.unroll}, {index}>(words.word).run()"
     else:
-        which = "columns" if variant.family == "reduce_columns" else "rows"
-        driver = "reduce_cuda.h"
-        run = f"mf::ReduceCuda<Kernel, {variant.vector}, {index}>(words.word).{which}()"
+        which = {"sum_columns": "columns", "sum_rows": "rows<256>", "sum_short_rows": "rows<32>"}
+        driver = "sum_cuda.h"
+        made = f"mf::SumCuda<Kernel, {variant.vector}, {index}>(words.word)"
+        run = f"{made}.{which[variant.family]}()"
     return (
         f'#include "{functors.header}"\n#include "{driver}"\n\n'
         f"{_kernel_type(functors, variant)}\n"

@@ -19,7 +19,7 @@
 
 namespace megafuse {
 
-enum class Family : uint8_t { kForward, kBackward, kReduceColumns, kReduceRows };
+enum class Family : uint8_t { kForward, kBackward, kSumColumns, kSumRows, kSumShortRows };
 
 struct Compiled {
   void* function = nullptr;
@@ -166,7 +166,8 @@ class KernelTable {
                        Py_BuildValue("(sCi)", c10::toString(operand.dtype), operand.walk,
                                      int(operand.result)));
     }
-    static const char* const families[] = {"forward", "backward", "reduce_columns", "reduce_rows"};
+    static const char* const families[] = {"forward", "backward", "sum_columns", "sum_rows",
+                                           "sum_short_rows"};
     const bool cuda = request.device.is_cuda();
     Owned built(PyObject_CallFunction(
         python_side.build, "ssOsisOiiOiO", op.name.c_str(), families[int(request.family)],

@@ -8,7 +8,7 @@
 namespace mf {
 
 template <class K>
-struct ReduceCpu : PointwiseCpu<K> {
+struct SumCpu : PointwiseCpu<K> {
   using Base = PointwiseCpu<K>;
   using F = typename K::Compute;
   template <int O>
@@ -23,7 +23,7 @@ struct ReduceCpu : PointwiseCpu<K> {
   i64 slot;
   F sums[K::outputs][kLanes];
 
-  ReduceCpu(const u64* w, i64 s) : Base(w), slot(s) {}
+  SumCpu(const u64* w, i64 s) : Base(w), slot(s) {}
 
   i64 inner() const { return i64(words[K::size]); }
   i64 kept() const { return i64(words[K::size + 1]); }
@@ -53,32 +53,38 @@ struct ReduceCpu : PointwiseCpu<K> {
       for (int i = 0; i < n; ++i) sums[o][i] = F(0);
   }
 
+  // Adds this thread's share to its row of the partial sums.
   template <int O>
-  MF_INLINE F* partial(i64 k) const {
-    return reinterpret_cast<F*>(words[O]) + slot * stride(O, 2) + k;
+  MF_INLINE void add_to(i64 k, F value) const {
+    using T = typename Out<O>::T;
+    T* to = reinterpret_cast<T*>(words[O]) + slot * stride(O, 2) + k;
+    *to = cast<T>(cast<F>(*to) + value);
   }
 
   template <int... O>
   void flush_columns(i64 k, int n, Indices<O...>) {
-    auto one = [&](auto index, bool summed, F* to) {
-      if (summed)
-        for (int i = 0; i < n; ++i) to[i] += sums[index][i];
-    };
-    (one(O, Out<O>::walk == 'r', Out<O>::walk == 'r' ? partial<O>(k) : nullptr), ...);
+    (flush_columns<O>(k, n), ...);
+  }
+  template <int O>
+  MF_INLINE void flush_columns(i64 k, int n) {
+    if constexpr (Out<O>::walk == 'r')
+      for (int i = 0; i < n; ++i) add_to<O>(k + i, sums[O][i]);
   }
 
   template <int... O>
   void flush_row(i64 k, int n, Indices<O...>) {
-    auto one = [&](auto index, bool summed, F* to) {
-      if (!summed) return;
-      for (int width = n; width > 1;) {  // in pairs, as rounding likes it
-        const int half = (width + 1) / 2;
-        for (int i = 0; i + half < width; ++i) sums[index][i] += sums[index][i + half];
-        width = half;
+    (flush_row<O>(k, n), ...);
+  }
+  template <int O>
+  MF_INLINE void flush_row(i64 k, int n) {
+    if constexpr (Out<O>::walk == 'r') {
+      while (n > 1) {  // in pairs, as rounding likes it
+        const int half = (n + 1) / 2;
+        for (int i = 0; i + half < n; ++i) sums[O][i] += sums[O][i + half];
+        n = half;
       }
-      *to += sums[index][0];
-    };
-    (one(O, Out<O>::walk == 'r', Out<O>::walk == 'r' ? partial<O>(k) : nullptr), ...);
+      add_to<O>(k, sums[O][0]);
+    }
   }
 
   // B == 1: rows [begin, end) of the outer dimension, each summed column by column.

@@ -8,7 +8,7 @@
 namespace mf {
 
 template <class K, int kVector, class Index>
-struct ReduceCuda : PointwiseCuda<K, kVector, 1, Index> {
+struct SumCuda : PointwiseCuda<K, kVector, 1, Index> {
   using Base = PointwiseCuda<K, kVector, 1, Index>;
   using F = typename K::Compute;
   using Place = typename Base::Place;
@@ -25,7 +25,7 @@ struct ReduceCuda : PointwiseCuda<K, kVector, 1, Index> {
 
   F sums[K::outputs][kVector] = {};
 
-  __device__ __forceinline__ explicit ReduceCuda(const u64* w) : Base(w) {}
+  __device__ __forceinline__ explicit SumCuda(const u64* w) : Base(w) {}
 
   __device__ __forceinline__ Place place(Index b, Index k, Index a) const {
     Place p;
@@ -53,8 +53,10 @@ struct ReduceCuda : PointwiseCuda<K, kVector, 1, Index> {
     }
   }
 
-  __device__ __forceinline__ F* partial(int output, Index part, Index k) const {
-    return reinterpret_cast<F*>(words[output]) + part * stride(output, 2) + k;
+  template <int O>
+  __device__ __forceinline__ void write(Index part, Index k, F total) const {
+    using T = typename Out<O>::T;
+    reinterpret_cast<T*>(words[O])[part * stride(O, 2) + k] = cast<T>(total);
   }
 
   // B == 1. A block sums kWide vectors of columns over its share of the rows (blockIdx.y).
@@ -86,41 +88,51 @@ struct ReduceCuda : PointwiseCuda<K, kVector, 1, Index> {
         F total = tile[0][x][v];
 #pragma unroll
         for (int row = 1; row < kTall; ++row) total += tile[row][x][v];
-        *partial(O, Index(blockIdx.y), k + v) = total;
+        write<O>(Index(blockIdx.y), k + v, total);
       }
     }
   }
 
-  // B > 1. A block sums one row (blockIdx.x), or one of gridDim.y pieces of it.
-  __device__ __forceinline__ void rows() { rows(AllOutputs()); }
-
-  template <int... O>
-  __device__ __forceinline__ void rows(Indices<O...> all) {
-    const Index inner = Index(words[K::size]), kept = Index(words[K::size + 1]);
-    const Index k = Index(blockIdx.x) % kept, a = Index(blockIdx.x) / kept;
-    const Index groups = inner / kVector;
-    for (Index i = Index(blockIdx.y) * kThreads + threadIdx.x; i < groups;
-         i += Index(gridDim.y) * kThreads)
-      add<0, kVector>(place(i * kVector, k, a), all);
-    (finish_row<O>(k, a), ...);
+  // B > 1. kRow threads sum one row: a warp, or a block, which may also sum one of gridDim.y
+  // pieces of it.
+  template <int kRow>
+  __device__ __forceinline__ void rows() {
+    rows<kRow>(AllOutputs());
   }
 
-  template <int O>
-  __device__ __forceinline__ void finish_row(Index k, Index a) {
+  template <int kRow, int... O>
+  __device__ __forceinline__ void rows(Indices<O...> all) {
+    const Index inner = Index(words[K::size]), kept = Index(words[K::size + 1]);
+    const Index row = Index(blockIdx.x) * (kThreads / kRow) + threadIdx.x / kRow;
+    const Index k = row % kept, a = row / kept;
+    const bool is_row = kRow == kThreads || row < Index(words[K::numel]) / inner;
+    const Index groups = is_row ? inner / kVector : 0;
+    for (Index i = Index(blockIdx.y) * kRow + threadIdx.x % kRow; i < groups;
+         i += Index(gridDim.y) * kRow)
+      add<0, kVector>(place(i * kVector, k, a), all);
+    (finish_row<kRow, O>(k, a, is_row), ...);
+  }
+
+  template <int kRow, int O>
+  __device__ __forceinline__ void finish_row(Index k, Index a, bool is_row) {
     if constexpr (Out<O>::walk == 'r') {
       F total = sums[O][0];
 #pragma unroll
       for (int v = 1; v < kVector; ++v) total += sums[O][v];
 #pragma unroll
       for (int away = 16; away > 0; away /= 2) total += __shfl_down_sync(0xffffffffu, total, away);
-      __shared__ F warp[kThreads / 32];
-      __syncthreads();
-      if (threadIdx.x % 32 == 0) warp[threadIdx.x / 32] = total;
-      __syncthreads();
-      if (threadIdx.x != 0) return;
+      if constexpr (kRow > 32) {
+        __shared__ F warp[kThreads / 32];
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) warp[threadIdx.x / 32] = total;
+        __syncthreads();
+        if (threadIdx.x == 0) {
 #pragma unroll
-      for (int w = 1; w < kThreads / 32; ++w) total += warp[w];
-      *partial(O, a * Index(gridDim.y) + Index(blockIdx.y), k) = total;
+          for (int w = 1; w < kThreads / 32; ++w) total += warp[w];
+        }
+      }
+      if (is_row && threadIdx.x % kRow == 0)
+        write<O>(a * Index(gridDim.y) + Index(blockIdx.y), k, total);
     }
   }
 };

@@ -1,0 +1,47 @@
+"""What a function asks of memory: its operations, and the bytes they move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The operations of one call, and the bytes that they read and write."""
+
+    operations: tuple[str, ...]
+    bytes_moved: int
+
+    @property
+    def passes(self) -> int:
+        return len(self.operations)
+
+
+def count(function: Callable[[], object]) -> Ledger:
+    """Calls `function` and notes each operation that PyTorch dispatches.
+
+    An operation is taken to read all its tensors and to write its result, once each.
+    """
+    with _Watch() as watch:
+        function()
+    return Ledger(tuple(watch.operations), watch.bytes_moved)
+
+
+class _Watch(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[str] = []
+        self.bytes_moved = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.operations.append(str(func).split(".")[1])
+        self.bytes_moved += sum(t.nbytes for t in (*args, out) if isinstance(t, Tensor))
+        return out
