@@ -19,20 +19,11 @@ from megafuse.ops.registry import activate
 from megafuse.ops.sample import Draw
 from megafuse.runtime import loader, render
 
-CASES = [
-    ("gelu_scale", torch.float32, 1 << 24),
-    ("gelu_scale", torch.bfloat16, 1 << 24),
-    ("gelu_scale", torch.float32, 1 << 26),
-    ("add_mul_add", torch.float32, 1 << 24),
-    ("quantize_int8", torch.float32, 50_000_000),
-    ("bias_act", torch.bfloat16, 1 << 25),
-    ("dropout_relu", torch.float32, 1 << 24),
-    ("dropout_relu", torch.bfloat16, 1 << 25),
-    ("swiglu", torch.bfloat16, 1 << 25),
-]
+SIZES = (1 << 24, 1 << 26)
+DTYPES = (torch.float32, torch.bfloat16)
 SHAPES = [
-    render.Shape(block, unroll, per)
-    for block, unroll, per in itertools.product((128, 256, 512), (1, 2, 4), (8, 16, 1 << 20))
+    render.Shape(block, unroll, 1 << 22)
+    for block, unroll in itertools.product((128, 256, 512), (1, 2, 4))
 ]
 
 
@@ -55,31 +46,31 @@ def main() -> None:
     host = loader.load()
     flush = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
     original = render.shape
-    for name, dtype, n in CASES:
+    for name, dtype, n in itertools.product(mf.OPS, DTYPES, SIZES):
         op = mf.OPS[name]
-        shape = (n // 4096, 4096) if n % 4096 == 0 else (n // 1000, 1000)
-        args = op.sample(Draw(shape, dtype, "cuda"))
+        args = op.sample(Draw((n // 1024, 1024), dtype, "cuda"))
         moved = op.cost(*args).bytes_moved
-        source = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
+        source = torch.randint(0, 255, (moved // 2,), dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
         copy = seconds(lambda: target.copy_(source), flush, 15)
         results = []
-        for launch in SHAPES:
+        for launch, width in itertools.product(SHAPES, (16, 32)):
+            host.set_vector_bytes(width)
             render.shape = lambda variant, launch=launch: launch
             host.forget_kernels()
             with torch.no_grad():
                 took = seconds(lambda: op.fused(*args), flush)
-            results.append((copy / took, launch))
+            results.append((copy / took, launch, width))
         render.shape = original
+        host.set_vector_bytes(16)
         host.forget_kernels()
         with torch.no_grad():
             now = copy / seconds(lambda: op.fused(*args), flush, 15)
         results.sort(key=lambda r: -r[0])
         dt = str(dtype).removeprefix("torch.")
         print(f"{name} {dt} {n}: copy {copy * 1e6:.1f} us {moved / copy / 1e12:.2f} TB/s; now {now:.3f}")
-        for share, launch in results[:6] + results[-1:]:
-            per = launch.blocks_per_processor
-            print(f"   {share:.3f} block {launch.block} unroll {launch.unroll} per {per}")
+        told = [f"{r[0]:.3f} b{r[1].block} u{r[1].unroll} w{r[2]}" for r in results[:6]]
+        print("   ", "; ".join(told))
         sys.stdout.flush()
 
 

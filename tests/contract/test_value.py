@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from contract.cases import CASES, ONE_EACH, Case, poison
 from contract.rules import check_value
@@ -39,6 +40,13 @@ def test_value(case: Case, dtype: torch.dtype, shape: tuple[int, ...], device: s
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_larger(case: Case, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
     check_value(case, case.args(shape, dtype, device))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_far_from_zero(case: Case, dtype: torch.dtype, device: str) -> None:
+    """Arguments up to about 60: tails, saturation, and where exp is near its limits."""
+    args = case.args((10007,), dtype, device)
+    check_value(case, [a * 16 if isinstance(a, Tensor) and a.is_floating_point() else a for a in args])
 
 
 @pytest.mark.parametrize("numel", [7, 1000, (1 << 20) + 3])

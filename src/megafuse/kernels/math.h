@@ -89,6 +89,7 @@ MF_INLINE float at_least(float x, float negative_bound) {
 #endif
 }
 MF_INLINE double at_most(double x, double positive_bound) { return min(x, positive_bound); }
+MF_INLINE double at_least(double x, double negative_bound) { return max(x, negative_bound); }
 
 // x rounded to an integer, ties to even; for |x| < 2^22 (float), 2^51 (double). Adding 1.5 * 2^23
 // pushes the fraction out of the mantissa: two additions, where rint is no vector instruction in
@@ -107,6 +108,13 @@ MF_INLINE double rint_even(double x) {
   return (x + 0x1.8p52) - 0x1.8p52;
 #endif
 }
+
+// x as the nearest integer, ties to even, for |x| < 2^22: the low bits of the same sum, with no
+// conversion instruction.
+MF_INLINE i32 rounded_integer(float x) {
+  return i32(bits_as<u32>(x + 0x1.8p23f) - bits_as<u32>(0x1.8p23f));
+}
+MF_INLINE i32 rounded_integer(double x) { return i32(bits_as<u64>(x + 0x1.8p52)); }
 
 // 1 / x. On the GPU the float version is 1 ulp off at most and takes subnormals for 0.
 MF_INLINE float reciprocal(float x) {

@@ -59,8 +59,8 @@ struct PointwiseCpu {
     return fixed;
   }
 
-  template <class Op>
-  static MF_INLINE void store(u64 address, i64 step, i64 i, F value) {
+  template <class Op, class R>
+  static MF_INLINE void store(u64 address, i64 step, i64 i, R value) {
     using T = typename Choose<is_staged<Op>, float, typename Op::T>::type;
     [[maybe_unused]] auto* base = reinterpret_cast<T*>(address);
     if constexpr (Op::walk == 'c') base[i] = cast<T>(value);
@@ -126,7 +126,7 @@ struct PointwiseCpu {
 
   // n elements of one row. `index` is the first one's place in the index space.
   MF_INLINE void row(i64 n, i64 index) {
-    auto keep = [](auto output, u64 base, i64 step, i64 i, F value) {
+    auto keep = [](auto output, u64 base, i64 step, i64 i, auto value) {
       store<Out<decltype(output)::value>>(base, step, i, value);
     };
     if constexpr (!K::random && !staged) {

@@ -20,7 +20,7 @@ struct QuantizeInt8 : Scalars<0> {
 
   static MF_INLINE F rounded(F value) { return cast<F>(cast<Stored>(value)); }
 
-  MF_INLINE F operator()(F x, F scale, F zero_point) const {
+  MF_INLINE i32 operator()(F x, F scale, F zero_point) const {
     F quotient;
     if constexpr (kDivide == Divide::kReciprocal) {
       quotient = x * (F(1) / scale);
@@ -34,8 +34,9 @@ struct QuantizeInt8 : Scalars<0> {
       quotient = x / scale;
     }
     const F shifted = rounded(rounded(quotient) + zero_point);
-    // Clamping first changes nothing, and keeps rint_even in its range.
-    return rint_even(min(max(shifted, F(-128)), F(127)));
+    // Clamping before rounding changes nothing, and keeps to the range of rounded_integer.
+    const F number = select(shifted == shifted, shifted, F(0));
+    return rounded_integer(at_least(at_most(number, F(127)), F(-128)));
   }
 };
 

@@ -111,6 +111,9 @@ def _division(variant: Variant) -> str:
     return "mf::Divide::kUniform"
 
 
+_ONE_SHOT = 1 << 22  # blocks a multiprocessor: as many as there is work for
+
+
 def shape(variant: Variant) -> Shape:
     """The launch shape of a CUDA kernel; measured by benchmarks/tune_pointwise.py on an H200.
 
@@ -120,9 +123,12 @@ def shape(variant: Variant) -> Shape:
     """
     if variant.family.startswith("sum_"):
         return Shape(block=256, unroll=1, blocks_per_processor=8)
+    if variant.op == "dropout_relu":
+        return Shape(block=128, unroll=4, blocks_per_processor=_ONE_SHOT)
     widths = {_BYTES[o.dtype] for o in variant.operands if o.walk == "c"}
-    plain = variant.dims == 1 and len(widths) == 1 and variant.vector > 1
-    return Shape(block=256, unroll=1 if plain else 2 if variant.vector > 1 else 4, blocks_per_processor=1 << 22)
+    plain = variant.dims == 1 and len(widths) == 1
+    unroll = 4 if variant.vector == 1 else 1 if plain else 2
+    return Shape(block=256, unroll=unroll, blocks_per_processor=_ONE_SHOT)
 
 
 def source(functors: Functors, variant: Variant) -> str:

@@ -161,17 +161,18 @@ inline void set_walks(Space& space, int dim = 0) {
 
 // Elements per access along dimension `dim`: as many as 16 bytes of the widest
 // operand hold, halved until every address and every row allows it.
+inline int vector_bytes = 16;
 inline int vector_width(const Space& space, int dim = 0) {
   int64_t widest = 1;
   for (int i = 0; i < space.operands; ++i)
     if (space.operand[i].walk == 'c') widest = std::max(widest, space.operand[i].bytes());
-  int64_t width = 16 / widest;
+  int64_t width = vector_bytes / widest;
   auto fits = [&](int64_t w) {
     if (space.dims > 1 && space.size[dim] % w) return false;
     for (int i = 0; i < space.operands; ++i) {
       const Operand& op = space.operand[i];
       if (op.walk != 'c') continue;
-      if (op.word % uint64_t(w * op.bytes())) return false;
+      if (op.word % uint64_t(std::min<int64_t>(w * op.bytes(), 16))) return false;
       for (int d = 0; d < space.dims; ++d)
         if (d != dim && op.stride[d] % w) return false;
     }

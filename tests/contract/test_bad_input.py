@@ -1,0 +1,228 @@
+"""Bad input raises one error that names the op, the argument, what was expected and what came."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from contract.cases import ONE_EACH, Case, full_args
+from megafuse import OPS
+from megafuse.ops.arguments import Argument
+
+positions = pytest.mark.parametrize(
+    ("case", "position"),
+    [(c, i) for c in ONE_EACH for i in range(len(c.op.arguments))],
+    ids=lambda v: str(v) if isinstance(v, Case) else None,
+)
+
+
+def raises(case: Case, args: list[Any], position: int, came: str) -> str:
+    """The one error that the call must raise; `came` must be in its text."""
+    argument = case.op.arguments[position]
+    with pytest.raises((TypeError, ValueError)) as caught:
+        case.op.fused(*args)
+    text = str(caught.value)
+    assert f"megafuse.{case.name}" in text, text
+    assert f"'{argument.name}'" in text, text
+    assert came in text, text
+    assert caught.value.__cause__ is None, "one error, not two"
+    assert caught.value.__context__ is None or caught.value.__suppress_context__, "one error"
+    return text
+
+
+def wrong_types(argument: Argument) -> list[tuple[Any, str]]:
+    """(a value that does not fit, what the message must mention)"""
+    tensor = torch.ones(3)
+    everywhere: list[tuple[Any, str]] = [(None, "None"), ([1.0], "list"), ({}, "dict"), (1j, "complex"), (object(), "object")]
+    everywhere += [(torch.float32, "float32"), (np.ones(3), "ndarray")]
+    if argument.kind in ("tensor", "any_tensor"):
+        return [*everywhere, (1.0, "float"), (3, "int"), (True, "bool"), ("x", "str")]
+    if argument.kind == "tensor_or_number":
+        return [*everywhere, (True, "bool"), ("x", "str")]
+    if argument.kind == "number":
+        return [*everywhere, (tensor, "float32[3]"), (torch.tensor(1.0), "float32[]"), ("1.0", "str"), (True, "bool")]
+    if argument.kind == "flag":
+        return [*everywhere, (1, "int"), (0.0, "float"), ("True", "str"), (tensor, "float32[3]")]
+    return [*everywhere, (1, "int"), (True, "bool"), (tensor, "float32[3]"), (b"gelu", "bytes")]
+
+
+@positions
+def test_wrong_python_type(case: Case, position: int, device: str) -> None:
+    for value, came in wrong_types(case.op.arguments[position]):
+        args = case.args((3,), device=device)
+        args[position] = value
+        with pytest.raises(TypeError):
+            case.op.fused(*args)
+        raises(case, args, position, came)
+
+
+@positions
+def test_wrong_dtype(case: Case, position: int, device: str) -> None:
+    argument = case.op.arguments[position]
+    if not argument.is_tensor:
+        pytest.skip("no tensor")
+    wrong = [torch.complex64, torch.complex128]
+    if argument.kind == "tensor":
+        wrong += [torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool]
+    for dtype in wrong:
+        args = full_args(case, (3,), torch.float32, device)
+        args[position] = torch.ones(3, device=device).to(dtype)
+        text = raises(case, args, position, f"{str(dtype).removeprefix('torch.')}[3] on {device}")
+        assert "float32" in text
+
+
+@positions
+def test_exotic_dtypes(case: Case, position: int, device: str) -> None:
+    if not case.op.arguments[position].is_tensor:
+        pytest.skip("no tensor")
+    for dtype in (torch.float8_e4m3fn, torch.uint16, torch.uint32):
+        args = full_args(case, (3,), torch.float32, device)
+        args[position] = torch.zeros(3, device=device).to(dtype)
+        raises(case, args, position, str(dtype).removeprefix("torch."))
+
+
+@positions
+def test_sparse(case: Case, position: int, device: str) -> None:
+    if not case.op.arguments[position].is_tensor:
+        pytest.skip("no tensor")
+    args = full_args(case, (3, 3), torch.float32, device)
+    dense = args[position]
+    for sparse in (dense.to_sparse(), dense.to_sparse_csr()):
+        args[position] = sparse
+        raises(case, args, position, "layout")
+
+
+@positions
+def test_choice(case: Case, position: int, device: str) -> None:
+    argument = case.op.arguments[position]
+    if argument.kind != "choice":
+        pytest.skip("no choice")
+    for value in ("", "Gelu", argument.choices[0] + "\0", argument.choices[0] + " ", "gélu"):
+        args = case.args((3,), device=device)
+        args[position] = value
+        text = raises(case, args, position, repr(value))
+        assert all(repr(choice) in text for choice in argument.choices)
+
+
+@positions
+def test_range(case: Case, position: int, device: str) -> None:
+    argument = case.op.arguments[position]
+    if argument.kind != "number" or argument.least == -float("inf"):
+        pytest.skip("no range")
+    beyond = [argument.least - 0.1, argument.most + 0.1, float("nan"), float("inf"), -float("inf")]
+    for value in beyond:
+        args = case.args((3,), device=device)
+        args[position] = value
+        with pytest.raises(ValueError, match=f"between {argument.least:g} and {argument.most:g}"):
+            case.op.fused(*args)
+        raises(case, args, position, repr(value))
+
+
+@positions
+def test_shapes_that_do_not_broadcast(case: Case, position: int, device: str) -> None:
+    names = case.op.tensors
+    if case.op.arguments[position].name not in names or len(names) < 2:
+        pytest.skip("no second tensor")
+    for first, second in [((3,), (4,)), ((3, 4), (3,)), ((2, 3, 4), (2, 1, 4, 4)), ((0,), (2,))]:
+        args = full_args(case, first, torch.float32, device)
+        args[position] = torch.ones(second, device=device).to(args[position].dtype)
+        text = raises(case, args, position, str(list(second)))
+        assert str(list(first)) in text
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@positions
+def test_mixed_devices(case: Case, position: int) -> None:
+    names = case.op.tensors
+    if case.op.arguments[position].name not in names or len(names) < 2:
+        pytest.skip("no second tensor")
+    args = full_args(case, (3,), torch.float32, "cuda")
+    args[position] = args[position].cpu()
+    text = raises(case, args, position, "cpu")
+    assert "cuda" in text
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_wrong_number_of_arguments(case: Case) -> None:
+    args = case.args((3,))
+    for bad in ([], [*args, 1.0, 2.0, 3.0, 4.0]):
+        with pytest.raises(TypeError, match=case.name):
+            case.op.fused(*bad)
+    with pytest.raises(TypeError, match="no_such_argument"):
+        case.op.fused(*args, no_such_argument=1)
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_the_dispatcher_says_the_same(case: Case, device: str) -> None:
+    """torch.ops.megafuse.<op> checks what its schema does not."""
+    args = full_args(case, (3,), torch.float32, device)
+    for position, argument in enumerate(case.op.arguments):
+        bad = list(args)
+        if argument.kind == "choice":
+            bad[position] = "no such choice"
+        elif argument.kind == "number" and argument.most < float("inf"):
+            bad[position] = argument.most + 1
+        elif argument.kind == "tensor":
+            bad[position] = torch.ones(3, dtype=torch.int32, device=device)
+        else:
+            continue
+        with pytest.raises((TypeError, ValueError), match=f"megafuse.{case.name}.*'{argument.name}'"):
+            case.op.overload(*bad)
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_nothing_is_left_behind(case: Case, device: str) -> None:
+    """A failed call leaves no error state and no lost reference: the next one works."""
+    args = case.args((3,), device=device)
+    expected = case.op.reference(*args)
+    for position in range(len(args)):
+        bad = list(args)
+        bad[position] = object()
+        with pytest.raises(TypeError):
+            case.op.fused(*bad)
+        torch.testing.assert_close(case.op.fused(*args), expected)
+
+
+def test_good_numbers_of_other_kinds(device: str) -> None:
+    """NumPy's scalars, and integers, where a number is wanted."""
+    x = torch.randn(50, device=device)
+    for kind in (np.float32, np.float64, np.int64, int):
+        gelu, quantize = OPS["gelu_scale"], OPS["quantize_int8"]
+        assert torch.equal(gelu.fused(x, kind(2)), gelu.fused(x, 2.0))
+        assert torch.equal(quantize.fused(x, kind(2), kind(1)), quantize.fused(x, 2.0, 1.0))
+
+
+def test_numbers_too_large_for_a_float(device: str) -> None:
+    x = torch.randn(5, device=device)
+    for op in ("gelu_scale", "quantize_int8"):
+        case = next(c for c in ONE_EACH if c.name == op)
+        args = case.args((5,), device=device)
+        args[0], args[1] = x, 10**400
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            case.op.fused(*args)
+
+
+def test_every_kind_of_argument_was_met() -> None:
+    kinds = {a.kind for op in OPS.values() for a in op.arguments}
+    assert kinds == {"tensor", "any_tensor", "tensor_or_number", "number", "flag", "choice"}
+
+
+def test_wrong_in_two_places_names_the_first(device: str) -> None:
+    case = next(c for c in ONE_EACH if c.name == "scale_bias_sigmoid")
+    for first, second in itertools.combinations(range(3), 2):
+        args: list[Any] = case.args((3,), device=device)
+        args[first] = args[second] = None
+        raises(case, args, first, "None")
+
+
+def test_a_subclass_is_no_mistake(device: str) -> None:
+    x = torch.nn.Parameter(torch.randn(5, device=device))
+    for case in ONE_EACH:
+        args = [x if isinstance(a, Tensor) and a.is_floating_point() else a for a in case.args((5,), device=device)]
+        torch.testing.assert_close(case.op.fused(*args), case.op.reference(*args))

@@ -1,0 +1,92 @@
+"""NaN, ±Inf, ±0, subnormals and huge numbers in every place, forward and backward."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from contract.cases import CASES, DIFFERENTIABLE, Args, Case, full_args, tensors
+from contract.rules import gradients, same_class, upcast
+
+NAN, INF = float("nan"), float("inf")
+
+
+def specials(dtype: torch.dtype, places: int) -> list[float]:
+    """Fewer values where more places are to be filled: the product has at most 20,000."""
+    info = torch.finfo(dtype)
+    most = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.5, info.max, info.min]
+    rest = [info.tiny, -info.tiny, info.smallest_normal / 4, 0.3, 3.0, -3.0, 100.0, -100.0]
+    return (most + rest) if places <= 2 else most if places <= 4 else most[:3] + [0.0, 1.0, -1.5, info.max]
+
+
+def filled(case: Case, dtype: torch.dtype, device: str, extra: int) -> tuple[Args, list[Tensor]]:
+    """Arguments (and `extra` more tensors) that hold every combination of special values."""
+    template = full_args(case, (1,), dtype)
+    floats = sum(t.is_floating_point() for t in tensors(template)) + extra
+    columns: list[Any] = [specials(dtype, floats)] * floats
+    columns += [[-128, 0, 3, 127]] * (len(tensors(template)) + extra - floats)
+    table = list(zip(*itertools.product(*columns), strict=True))
+    real = [torch.tensor(c, dtype=dtype, device=device) for c in table[:floats]]
+    whole = iter([torch.tensor(c, dtype=torch.int8, device=device) for c in table[floats:]])
+    more, real = real[:extra], real[extra:]
+    found = iter(real)
+    made = [
+        (next(found) if a.is_floating_point() else next(whole)) if isinstance(a, Tensor) else a
+        for a in template
+    ]
+    return made, more
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_forward(case: Case, dtype: torch.dtype, device: str) -> None:
+    args, _ = filled(case, dtype, device, 0)
+    ours, eager = case.op.fused(*args), case.op.reference(*args)
+    if not ours.is_floating_point():
+        assert torch.equal(ours, eager)
+        return
+    exact = case.op.reference(*upcast(args))
+    same_class("the value", ours, eager, exact)
+    check_finite(ours, eager, exact)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_one_element_at_a_time(case: Case, device: str) -> None:
+    """A vector loop and its tail are different code: the same bits come from both."""
+    args, _ = filled(case, torch.float32, device, 0)
+    whole = case.op.fused(*args)
+    picked = torch.randperm(whole.numel())[:40].tolist()
+    for i in picked:
+        alone = case.op.fused(*(a[i : i + 1].clone() if isinstance(a, Tensor) else a for a in args))
+        if whole.is_floating_point():
+            same_class(f"element {i}", alone, whole[i : i + 1])
+            check_finite(alone, whole[i : i + 1], whole[i : i + 1])
+        else:
+            assert torch.equal(alone, whole[i : i + 1])
+
+
+@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
+def test_backward(case: Case, dtype: torch.dtype, device: str) -> None:
+    args, (grad,) = filled(case, dtype, device, 1)
+    ours = gradients(case, case.op.fused, args, grad)
+    eager = gradients(case, case.op.reference, args, grad)
+    exact = gradients(case, case.op.reference, upcast(args), grad.cpu().double())
+    for i, (a, b, c) in enumerate(zip(ours, eager, exact, strict=True)):
+        same_class(f"gradient {i}", a, b, c)
+        check_finite(a, b, c)
+
+
+def check_finite(ours: Tensor, eager: Tensor, exact: Tensor) -> None:
+    """Where they are finite they agree with eager or with fp64; test_value.py has the rule.
+
+    Results below the smallest normal number may be flushed to zero.
+    """
+    info = torch.finfo(ours.dtype)
+    got = ours.cpu().double()
+    close = torch.zeros_like(got, dtype=torch.bool)
+    for wanted in (eager.cpu().double(), exact.cpu().double()):
+        close |= (got - wanted).abs() <= 128 * info.eps * wanted.abs().clamp(min=0.01)
+    assert (close | ~ours.isfinite().cpu()).all()
