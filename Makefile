@@ -25,11 +25,11 @@ CPP_SOURCES = $(shell find src examples \( -name '*.h' -o -name '*.cpp' -o -name
 .PHONY: help demo test lint format bench clean $(VENV)
 
 help:
-	@echo 'make demo     run simple_demo.py on this machine; writes report.html'
+	@echo 'make demo     run simple_demo.py on this machine'
 	@echo 'make test     run the test suite           (PYTEST_ARGS="-k gelu -x")'
 	@echo 'make lint     ruff, mypy, clang-format; changes nothing'
 	@echo 'make format   let ruff and clang-format rewrite the sources'
-	@echo 'make bench    eager, torch.compile and fused side by side  (ARGS="gelu_scale")'
+	@echo 'make bench    eager, torch.compile and fused side by side  (ARGS="--quick")'
 	@echo 'make .venv    only set up the environment'
 	@echo 'make clean    remove .venv, caches and build outputs'
 	@echo
@@ -65,9 +65,9 @@ format: $(READY)
 	$(CLANG_FORMAT) -i $(CPP_SOURCES)
 
 bench: $(READY)
-	$(PY) -c 'import sys; from megafuse.cli import main; sys.exit(main())' bench $(ARGS)
+	$(PY) benchmarks/foundation.py $(ARGS)
 
 clean:
-	rm -rf .venv .venv-nvrtc12 build dist report.html report.json
+	rm -rf .venv .venv-nvrtc12 build dist
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find $(wildcard src tests examples benchmarks .ci) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,21 +1,20 @@
-"""How the CUDA pointwise driver should be launched: sweeps block, unroll and grid on this GPU.
+"""How the CUDA pointwise driver should be launched: sweeps block and unroll on this GPU.
 
 python benchmarks/tune_pointwise.py
 
-Prints, for some ops and sizes, bytes per second as a share of `copy_`'s in the same run, cold L2.
-The winner is written into `megafuse.runtime.render.shape` by hand.
+Prints, for every op, two dtypes and two sizes, bytes per second as a share of `copy_`'s in the
+same run, cold L2, best first. What wins is written into `megafuse.runtime.render.shape` by hand.
 """
 
 from __future__ import annotations
 
 import itertools
-import statistics
-import sys
 
 import torch
 
 import megafuse as mf
-from megafuse.ops.registry import activate
+from megafuse.bench.timing import compare
+from megafuse.ops.registry import Op, activate
 from megafuse.ops.sample import Draw
 from megafuse.runtime import loader, render
 
@@ -27,51 +26,39 @@ SHAPES = [
 ]
 
 
-def seconds(call, flush: torch.Tensor, repeats: int = 9) -> float:  # noqa: ANN001
-    call()
-    times = []
-    for _ in range(repeats):
-        flush.zero_()
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop) / 1e3)
-    return statistics.median(times)
+def share_of_copy(op: Op, elements: int, dtype: torch.dtype) -> float:
+    """copy_'s time over the fused op's, for the same number of bytes."""
+    args = op.sample(Draw((elements // 1024, 1024), dtype, "cuda"))
+    moved = op.cost(*args).bytes_moved
+    source = torch.randint(0, 255, (moved // 2,), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    with torch.no_grad():
+        times = compare(
+            {"copy": lambda i: target.copy_(source), "fused": lambda i: op.fused(*args)},
+            device="cuda",
+            budget=0.05,
+        )
+    return times["copy"].median / times["fused"].median
 
 
 def main() -> None:
-    assert activate()
+    assert activate(), "no C++ compiler"
     host = loader.load()
-    flush = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
-    original = render.shape
-    for name, dtype, n in itertools.product(mf.OPS, DTYPES, SIZES):
-        op = mf.OPS[name]
-        args = op.sample(Draw((n // 1024, 1024), dtype, "cuda"))
-        moved = op.cost(*args).bytes_moved
-        source = torch.randint(0, 255, (moved // 2,), dtype=torch.uint8, device="cuda")
-        target = torch.empty_like(source)
-        copy = seconds(lambda: target.copy_(source), flush, 15)
-        results = []
-        for launch, width in itertools.product(SHAPES, (16, 32)):
-            host.set_vector_bytes(width)
-            render.shape = lambda variant, launch=launch: launch
+    assert host is not None
+    shipped = render.shape
+    for op, dtype, elements in itertools.product(mf.OPS.values(), DTYPES, SIZES):
+        now = share_of_copy(op, elements, dtype)
+        found = []
+        for launch in SHAPES:
+            render.shape = lambda functors, variant, launch=launch: launch
             host.forget_kernels()
-            with torch.no_grad():
-                took = seconds(lambda: op.fused(*args), flush)
-            results.append((copy / took, launch, width))
-        render.shape = original
-        host.set_vector_bytes(16)
+            share = share_of_copy(op, elements, dtype)
+            found.append((share, f"{share:.3f} block {launch.block} unroll {launch.unroll}"))
+        render.shape = shipped
         host.forget_kernels()
-        with torch.no_grad():
-            now = copy / seconds(lambda: op.fused(*args), flush, 15)
-        results.sort(key=lambda r: -r[0])
-        dt = str(dtype).removeprefix("torch.")
-        print(f"{name} {dt} {n}: copy {copy * 1e6:.1f} us {moved / copy / 1e12:.2f} TB/s; now {now:.3f}")
-        told = [f"{r[0]:.3f} b{r[1].block} u{r[1].unroll} w{r[2]}" for r in results[:6]]
-        print("   ", "; ".join(told))
-        sys.stdout.flush()
+        best = "; ".join(text for _, text in sorted(found, reverse=True)[:4])
+        label = f"{op.name} {str(dtype).removeprefix('torch.')} {elements}"
+        print(f"{label}: shipped {now:.3f}; {best}", flush=True)
 
 
 if __name__ == "__main__":

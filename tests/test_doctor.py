@@ -126,10 +126,10 @@ def test_host_runtime_is_the_one_that_is_loaded(monkeypatch, tmp_path):
     if cpp.find() is None:
         pytest.skip("needs a C++ compiler")
     monkeypatch.setenv("MEGAFUSE_CACHE", str(tmp_path / "fresh"))
-    assert doctor.host_runtime() is None
+    assert loader.built() is None
     monkeypatch.undo()
     if loader.load() is not None:
-        assert doctor.host_runtime() == loader._shared_object()
+        assert loader.built() == loader.cache.get(loader._key(), loader._FILE, loader._compile)
 
 
 @pytest.mark.usefixtures("gpu")

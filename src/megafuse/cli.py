@@ -142,9 +142,9 @@ def _formula(op: Op) -> str:
 
 
 def _dtypes(op: Op) -> str:
-    from megafuse.ops.arguments import _FLOATS
+    from megafuse.ops.arguments import FLOATS
 
-    text = ", ".join(str(dtype).removeprefix("torch.") for dtype in _FLOATS)
+    text = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOATS)
     wider = [a.name for a in op.arguments if a.kind == "any_tensor"]
     text += f"; {', '.join(wider)} also integer or bool" if wider else ""
     return text + (f" → {op.output_dtype}" if op.output_dtype else "")

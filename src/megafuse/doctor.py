@@ -8,8 +8,6 @@ import subprocess
 import textwrap
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
-from types import FunctionType, SimpleNamespace
 
 import torch
 
@@ -168,29 +166,11 @@ def _host(place: Finding) -> Finding:
         return Finding(what, "loaded in this process")
     if cpp.find() is None or place.fix is not None:
         return Finding(what, "cannot be looked for yet (see below)" if place.fix else "not built")
-    built = host_runtime()
+    built = loader.built()
     if built is None:
         return Finding(what, "not built for this torch yet; the first call compiles it, once")
     key = built.parent.name
     return Finding(what, f"built for this torch ({key[:2]}/{key[:12]}…/{built.name} in the cache)")
-
-
-def host_runtime() -> Path | None:
-    """Where the host runtime for this torch lies in the cache, or None when it is not built.
-
-    The loader's own function, with a cache that only looks: so the key is the one it will use.
-    """
-    found: list[Path] = []
-
-    def look(key: str, filename: str, build: object) -> Path:
-        path = cache.directory() / key[:2] / key / filename
-        found.extend([path] if path.is_file() else [])
-        return path
-
-    stand_in = SimpleNamespace(key=cache.key, get=look)
-    names = {**vars(loader), "cache": stand_in}
-    FunctionType(loader._shared_object.__code__, names)()
-    return found[0] if found else None
 
 
 def _cache() -> Finding:

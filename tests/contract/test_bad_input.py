@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,23 @@ from torch import Tensor
 
 from contract.cases import ONE_EACH, Case, full_args
 from megafuse import OPS
+from megafuse.ops import Op
 from megafuse.ops.arguments import Argument
 
-positions = pytest.mark.parametrize(
-    ("case", "position"),
-    [(c, i) for c in ONE_EACH for i in range(len(c.op.arguments))],
-    ids=lambda v: str(v) if isinstance(v, Case) else None,
-)
+def places(fits: Callable[[Op, Argument], bool]) -> pytest.MarkDecorator:
+    """Every (op, position of an argument) for which `fits` holds."""
+    found = [
+        pytest.param(case, position, id=f"{case.name}-{argument.name}")
+        for case in ONE_EACH
+        for position, argument in enumerate(case.op.arguments)
+        if fits(case.op, argument)
+    ]
+    return pytest.mark.parametrize(("case", "position"), found)
+
+
+everywhere = places(lambda op, argument: True)
+tensor_places = places(lambda op, argument: argument.is_tensor)
+beside_another_tensor = places(lambda op, argument: argument.is_tensor and len(op.tensors) > 1)
 
 
 def raises(case: Case, args: list[Any], position: int, came: str) -> str:
@@ -38,20 +50,20 @@ def raises(case: Case, args: list[Any], position: int, came: str) -> str:
 def wrong_types(argument: Argument) -> list[tuple[Any, str]]:
     """(a value that does not fit, what the message must mention)"""
     tensor = torch.ones(3)
-    everywhere: list[tuple[Any, str]] = [(None, "None"), ([1.0], "list"), ({}, "dict"), (1j, "complex"), (object(), "object")]
-    everywhere += [(torch.float32, "float32"), (np.ones(3), "ndarray")]
+    anywhere: list[tuple[Any, str]] = [(None, "None"), ([1.0], "list"), ({}, "dict"), (1j, "complex"), (object(), "object")]
+    anywhere += [(torch.float32, "float32"), (np.ones(3), "ndarray")]
     if argument.kind in ("tensor", "any_tensor"):
-        return [*everywhere, (1.0, "float"), (3, "int"), (True, "bool"), ("x", "str")]
+        return [*anywhere, (1.0, "float"), (3, "int"), (True, "bool"), ("x", "str")]
     if argument.kind == "tensor_or_number":
-        return [*everywhere, (True, "bool"), ("x", "str")]
+        return [*anywhere, (True, "bool"), ("x", "str")]
     if argument.kind == "number":
-        return [*everywhere, (tensor, "float32[3]"), (torch.tensor(1.0), "float32[]"), ("1.0", "str"), (True, "bool")]
+        return [*anywhere, (tensor, "float32[3]"), (torch.tensor(1.0), "float32[]"), ("1.0", "str"), (True, "bool")]
     if argument.kind == "flag":
-        return [*everywhere, (1, "int"), (0.0, "float"), ("True", "str"), (tensor, "float32[3]")]
-    return [*everywhere, (1, "int"), (True, "bool"), (tensor, "float32[3]"), (b"gelu", "bytes")]
+        return [*anywhere, (1, "int"), (0.0, "float"), ("True", "str"), (tensor, "float32[3]")]
+    return [*anywhere, (1, "int"), (True, "bool"), (tensor, "float32[3]"), (b"gelu", "bytes")]
 
 
-@positions
+@everywhere
 def test_wrong_python_type(case: Case, position: int, device: str) -> None:
     for value, came in wrong_types(case.op.arguments[position]):
         args = case.args((3,), device=device)
@@ -61,11 +73,9 @@ def test_wrong_python_type(case: Case, position: int, device: str) -> None:
         raises(case, args, position, came)
 
 
-@positions
+@tensor_places
 def test_wrong_dtype(case: Case, position: int, device: str) -> None:
     argument = case.op.arguments[position]
-    if not argument.is_tensor:
-        pytest.skip("no tensor")
     wrong = [torch.complex64, torch.complex128]
     if argument.kind == "tensor":
         wrong += [torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool]
@@ -76,20 +86,16 @@ def test_wrong_dtype(case: Case, position: int, device: str) -> None:
         assert "float32" in text
 
 
-@positions
+@tensor_places
 def test_exotic_dtypes(case: Case, position: int, device: str) -> None:
-    if not case.op.arguments[position].is_tensor:
-        pytest.skip("no tensor")
     for dtype in (torch.float8_e4m3fn, torch.uint16, torch.uint32):
         args = full_args(case, (3,), torch.float32, device)
         args[position] = torch.zeros(3, device=device).to(dtype)
         raises(case, args, position, str(dtype).removeprefix("torch."))
 
 
-@positions
+@tensor_places
 def test_sparse(case: Case, position: int, device: str) -> None:
-    if not case.op.arguments[position].is_tensor:
-        pytest.skip("no tensor")
     args = full_args(case, (3, 3), torch.float32, device)
     dense = args[position]
     for sparse in (dense.to_sparse(), dense.to_sparse_csr()):
@@ -97,11 +103,9 @@ def test_sparse(case: Case, position: int, device: str) -> None:
         raises(case, args, position, "layout")
 
 
-@positions
+@places(lambda op, argument: argument.kind == "choice")
 def test_choice(case: Case, position: int, device: str) -> None:
     argument = case.op.arguments[position]
-    if argument.kind != "choice":
-        pytest.skip("no choice")
     for value in ("", "Gelu", argument.choices[0] + "\0", argument.choices[0] + " ", "gélu"):
         args = case.args((3,), device=device)
         args[position] = value
@@ -109,11 +113,9 @@ def test_choice(case: Case, position: int, device: str) -> None:
         assert all(repr(choice) in text for choice in argument.choices)
 
 
-@positions
+@places(lambda op, argument: argument.kind == "number" and math.isfinite(argument.most))
 def test_range(case: Case, position: int, device: str) -> None:
     argument = case.op.arguments[position]
-    if argument.kind != "number" or argument.least == -float("inf"):
-        pytest.skip("no range")
     beyond = [argument.least - 0.1, argument.most + 0.1, float("nan"), float("inf"), -float("inf")]
     for value in beyond:
         args = case.args((3,), device=device)
@@ -123,11 +125,8 @@ def test_range(case: Case, position: int, device: str) -> None:
         raises(case, args, position, repr(value))
 
 
-@positions
+@beside_another_tensor
 def test_shapes_that_do_not_broadcast(case: Case, position: int, device: str) -> None:
-    names = case.op.tensors
-    if case.op.arguments[position].name not in names or len(names) < 2:
-        pytest.skip("no second tensor")
     for first, second in [((3,), (4,)), ((3, 4), (3,)), ((2, 3, 4), (2, 1, 4, 4)), ((0,), (2,))]:
         args = full_args(case, first, torch.float32, device)
         args[position] = torch.ones(second, device=device).to(args[position].dtype)
@@ -137,11 +136,8 @@ def test_shapes_that_do_not_broadcast(case: Case, position: int, device: str) ->
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@positions
+@beside_another_tensor
 def test_mixed_devices(case: Case, position: int) -> None:
-    names = case.op.tensors
-    if case.op.arguments[position].name not in names or len(names) < 2:
-        pytest.skip("no second tensor")
     args = full_args(case, (3,), torch.float32, "cuda")
     args[position] = args[position].cpu()
     text = raises(case, args, position, "cpu")

@@ -54,6 +54,14 @@ def test_error_of_every_choice(case: Case, dtype: torch.dtype, device: str) -> N
     check_gradients(case, case.args((1000, 33), dtype, device))
 
 
+@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
+def test_far_from_zero(case: Case, device: str) -> None:
+    """Arguments up to about 60: tails and saturation."""
+    args = case.args((10007,), torch.float32, device)
+    scaled = [a * 16 if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
+    check_gradients(case, scaled)
+
+
 # What the smaller operand looks like beside a full one of this shape.
 PATTERNS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "row": ((65, 130), (130,)),

@@ -39,7 +39,7 @@ def inputs(dtype: torch.dtype, device: str, scale: float) -> Tensor:
     return torch.cat([random, tied, *near, torch.tensor(odd, dtype=dtype)]).to(device)
 
 
-@pytest.mark.parametrize("zero_point", [0, 3, -128, 0.5, 0.3, 1e4])
+@pytest.mark.parametrize("zero_point", [0, 3, -128, 0.5, 0.3, 1e6])
 @pytest.mark.parametrize("scale", SCALES)
 def test_numbers(dtype: torch.dtype, scale: float, zero_point: float, device: str) -> None:
     same(inputs(dtype, device, scale), scale, zero_point)
@@ -55,6 +55,7 @@ def test_zero_dim_tensors(
     same(x, as_tensor, 3)
     same(x, as_tensor, torch.tensor(3, dtype=torch.int32, device=device))
     same(x, scale, torch.tensor(2.5, dtype=kind, device=device))
+    same(x, scale, torch.tensor(0.3, dtype=kind, device=device))
 
 
 @pytest.mark.parametrize("scale", [0.1, 3.0])

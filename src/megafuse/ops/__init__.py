@@ -7,7 +7,14 @@ import pkgutil
 
 from megafuse.ops.registry import OPS, Op
 
-_FRAME = {"arguments", "catalog", "cost", "registry", "sample", "second_derivative"}  # not ops themselves
+_FRAME = {
+    "arguments",
+    "catalog",
+    "cost",
+    "registry",
+    "sample",
+    "second_derivative",
+}  # not ops themselves
 
 for _module in pkgutil.iter_modules(__path__):
     if _module.name not in _FRAME:

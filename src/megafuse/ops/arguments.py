@@ -90,8 +90,8 @@ def check(op: str, arguments: Sequence[Argument], args: Sequence[Any]) -> None:
     _check_shapes(op, tensors)
 
 
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-_INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool)
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool)
 
 
 def _problem(argument: Argument, value: Any) -> tuple[type[Exception], str] | None:
@@ -104,7 +104,7 @@ def _problem(argument: Argument, value: Any) -> tuple[type[Exception], str] | No
         if not _is_tensor(value):
             wanted = "a Tensor or a number" if argument.kind == "tensor_or_number" else "a Tensor"
             return TypeError, f"{wanted}, got {came}"
-        allowed = _FLOATS if argument.kind == "tensor" else _FLOATS + _INTEGERS
+        allowed = FLOATS if argument.kind == "tensor" else FLOATS + INTEGERS
         if value.dtype not in allowed:
             names = ", ".join(str(d).removeprefix("torch.") for d in allowed)
             return TypeError, f"a Tensor of {names}, got {came}"

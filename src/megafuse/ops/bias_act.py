@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from megafuse.ops.registry import op
 
-
 _ACTIVATIONS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     "relu": ("mf::Relu", F.relu),
     "gelu": ("mf::Gelu", F.gelu),

@@ -169,7 +169,7 @@ def op(
         name = function.__name__
         parsed = arguments.parse(function, choices or {}, any_dtype, ranges or {})
         flags = {a.name: {"True": "true", "False": "false"} for a in parsed if a.kind == "flag"}
-        functors = Functors(f"{name}.h", forward, backward, {**(choices or {}), **flags})
+        functors = Functors(f"{name}.h", forward, backward, {**(choices or {}), **flags}, random)
         made = Op(
             name=name,
             reference=function,

@@ -56,7 +56,7 @@ def kernel(
     if device == "cpu":
         return str(cpu_object(source, variant.label)), variant.symbol
     major, minor = torch.cuda.get_device_capability(index)
-    shape = render.shape(variant)
+    shape = render.shape(_FUNCTORS[op], variant)
     cubin = cuda_binary(source, f"sm_{major}{minor}", variant.label)
     return cubin, variant.symbol, shape.block, shape.unroll, shape.blocks_per_processor
 

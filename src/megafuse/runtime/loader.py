@@ -18,9 +18,9 @@ HOST = Path(__file__).resolve().parent / "host"
 
 @functools.cache
 def load() -> ModuleType | None:
-    """The runtime, or None where there is no C++ compiler and none was cached.
+    """The runtime, compiled if need be; None where there is no C++ compiler.
 
-    One warning says so; every op then runs its PyTorch reference.
+    One warning says so then, and every op runs its PyTorch reference.
     """
     if cpp.find() is None:
         progress.logger.warning(
@@ -28,7 +28,7 @@ def load() -> ModuleType | None:
             "Install g++ or clang++, or set CXX; `megafuse doctor` tells more."
         )
         return None
-    module = _import(_shared_object())
+    module = _import(cache.get(_key(), _FILE, _compile))
     module.setup(build.kernel, build.available)
     return module
 
@@ -38,44 +38,54 @@ def loaded() -> bool:
     return load.cache_info().currsize > 0 and load() is not None
 
 
-def _shared_object() -> Path:
-    compiler = cpp.find()
-    assert compiler is not None
-    folder = Path(torch.__file__).parent
-    cuda = torch.version.cuda is not None
+def built() -> Path | None:
+    """Where the runtime for this torch lies compiled, or None; compiles nothing."""
+    if cpp.find() is None:
+        return None
+    path = cache.directory() / _key()[:2] / _key() / _FILE
+    return path if path.is_file() else None
+
+
+_FILE = "megafuse_host.so"
+
+
+def _torch() -> Path:
+    return Path(torch.__file__).parent
+
+
+def _flags() -> list[str]:
     major, minor = (int(part) for part in torch.__version__.split(".")[:2])
-    flags = [
+    include = _torch() / "include"
+    return [
         "-std=c++20",
         "-O2",
         "-fvisibility=hidden",
         f"-DMF_TORCH={major * 100 + minor}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-        *(["-DMF_CUDA"] if cuda else []),
-        f"-isystem{folder / 'include'}",
-        f"-isystem{folder / 'include' / 'torch' / 'csrc' / 'api' / 'include'}",
+        *(["-DMF_CUDA"] if torch.version.cuda is not None else []),
+        f"-isystem{include}",
+        f"-isystem{include / 'torch' / 'csrc' / 'api' / 'include'}",
         f"-isystem{sysconfig.get_paths()['include']}",
     ]
-    libraries = [f"-L{folder / 'lib'}", "torch_cpu", "torch_python", "c10"]
-    if cuda:
+
+
+def _key() -> str:
+    compiler = cpp.find()
+    assert compiler is not None
+    sources = "".join(path.read_text(encoding="utf-8") for path in sorted(HOST.iterdir()))
+    abi = sysconfig.get_config_var("SOABI") or ""
+    return cache.key("host", sources, *_flags(), compiler.version, torch.__version__, abi)
+
+
+def _compile(out: Path) -> None:
+    libraries = [f"-L{_torch() / 'lib'}", "torch_cpu", "torch_python", "c10"]
+    if torch.version.cuda is not None:
         libraries.append("torch_cuda")
-    text = "".join(path.read_text(encoding="utf-8") for path in sorted(HOST.iterdir()))
-    key = cache.key(
-        "host",
-        text,
-        *flags,
-        compiler.version,
-        torch.__version__,
-        sysconfig.get_config_var("SOABI") or "",
-    )
-
-    def compile_host(out: Path) -> None:
-        what = f"the host runtime for torch {torch.__version__}"
-        with progress.compiling(what, expect="once per torch version, about 30 s"):
-            cpp.compile_shared(
-                '#include "module.cpp"\n', out, include=[HOST], flags=flags, libraries=libraries
-            )
-
-    return cache.get(key, "megafuse_host.so", compile_host)
+    what = f"the host runtime for torch {torch.__version__}"
+    with progress.compiling(what, expect="once per torch version, about 30 s"):
+        cpp.compile_shared(
+            '#include "module.cpp"\n', out, include=[HOST], flags=_flags(), libraries=libraries
+        )
 
 
 def _import(path: Path) -> ModuleType:

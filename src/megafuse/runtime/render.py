@@ -44,6 +44,7 @@ class Functors:
     forward: str
     backward: str | None = None
     choices: dict[str, dict[str, str]] = field(default_factory=dict)
+    random: bool = False  # draws random numbers
 
 
 @dataclass(frozen=True)
@@ -114,21 +115,23 @@ def _division(variant: Variant) -> str:
 _ONE_SHOT = 1 << 22  # blocks a multiprocessor: as many as there is work for
 
 
-def shape(variant: Variant) -> Shape:
+def shape(functors: Functors, variant: Variant) -> Shape:
     """The launch shape of a CUDA kernel; measured by benchmarks/tune_pointwise.py on an H200.
 
-    One group of 16 bytes a thread and as many blocks as that takes: fewer, longer-lived blocks
-    lost 3 to 6 % at every size. Two groups a thread pay where a thread has more to wait for:
-    an index to split, narrow outputs, random numbers.
+    One group of 16 bytes a thread, and as many blocks as that takes: a grid that stays for the
+    whole launch lost 3 to 6 % at every size. More groups a thread pay where it has more to wait
+    for: scalar accesses, random numbers, an index to split when elements are narrow.
     """
     if variant.family.startswith("sum_"):
         return Shape(block=256, unroll=1, blocks_per_processor=8)
-    if variant.op == "dropout_relu":
-        return Shape(block=128, unroll=4, blocks_per_processor=_ONE_SHOT)
     widths = {_BYTES[o.dtype] for o in variant.operands if o.walk == "c"}
-    plain = variant.dims == 1 and len(widths) == 1
-    unroll = 4 if variant.vector == 1 else 1 if plain else 2
-    return Shape(block=256, unroll=unroll, blocks_per_processor=_ONE_SHOT)
+    if variant.vector == 1 or functors.random:
+        unroll = 4
+    elif len(widths) > 1 or (variant.dims > 1 and max(widths) < 4):
+        unroll = 2
+    else:
+        unroll = 1
+    return Shape(block=128, unroll=unroll, blocks_per_processor=_ONE_SHOT)
 
 
 def source(functors: Functors, variant: Variant) -> str:
@@ -170,10 +173,11 @@ def _cpu(functors: Functors, variant: Variant) -> str:
 
 def _cuda(functors: Functors, variant: Variant) -> str:
     index = "mf::i64" if variant.wide_index else "mf::i32"
-    launch = shape(variant)
+    launch = shape(functors, variant)
     if variant.family in ("forward", "backward"):
         driver = "pointwise_cuda.h"
-        run = f"mf::PointwiseCuda<Kernel, {variant.vector}, {launch.unroll}, {index}>(words.word).run()"
+        made = f"mf::PointwiseCuda<Kernel, {variant.vector}, {launch.unroll}, {index}>(words.word)"
+        run = f"{made}.run()"
     else:
         which = {"sum_columns": "columns", "sum_rows": "rows<256>", "sum_short_rows": "rows<32>"}
         driver = "sum_cuda.h"

@@ -195,11 +195,6 @@ PyObject* forget_kernels(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyObject* set_vector_bytes(PyObject*, PyObject* n) {
-  vector_bytes = int(PyLong_AsLong(n));
-  Py_RETURN_NONE;
-}
-
 // remember_launches(on): must be on when the launch that bare_launch repeats is made.
 PyObject* set_remember_launches(PyObject*, PyObject* on) {
   remember_launches = PyObject_IsTrue(on);
@@ -229,7 +224,6 @@ PyMethodDef methods[] = {
     {"register_op", register_op, METH_O, nullptr},
     {"launch_count", launch_count, METH_NOARGS, nullptr},
     {"forget_kernels", forget_kernels, METH_NOARGS, nullptr},
-    {"set_vector_bytes", set_vector_bytes, METH_O, nullptr},
     {"remember_launches", set_remember_launches, METH_O, nullptr},
     {"bare_launch", bare_launch, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -1,0 +1,181 @@
+"""torch.compile(fullgraph=True), torch.export and opcheck: the op is one node, and it is right."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import megafuse as mf
+from contract.cases import (
+    ALL,
+    ONE_EACH,
+    ONE_EACH_DIFFERENTIABLE,
+    Args,
+    Case,
+    leaves,
+    tensors,
+    wanting_grad,
+)
+
+# Those whose second argument is a number in eager too; the dispatcher wants a tensor there.
+FIXED = {"tensor_or_number"}
+
+
+def dispatched(case: Case, args: Args) -> Args:
+    """The arguments as torch.ops.megafuse.<op> takes them."""
+    return [
+        torch.tensor(float(a), device=tensors(args)[0].device)
+        if n.kind in FIXED and not isinstance(a, Tensor)
+        else a
+        for n, a in zip(case.op.arguments, args, strict=True)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_opcheck(case: Case, device: str) -> None:
+    args = wanting_grad(case, dispatched(case, case.args((4, 6), device=device)))
+    checks = ["test_schema", "test_faketensor", "test_autograd_registration"]
+    if not case.draws:
+        checks.append("test_aot_dispatch_dynamic")
+    torch.library.opcheck(case.op.overload, tuple(args), test_utils=checks)
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_opcheck_of_layouts(case: Case, device: str) -> None:
+    """The fake tensor has the strides that the kernel gives."""
+    for shape, layout in [
+        ((2, 3, 4, 5), lambda t: t.to(memory_format=torch.channels_last)),
+        ((4, 6), lambda t: t.t().contiguous().t()),
+        ((4, 6), lambda t: t[:, :1].expand(4, 6)),
+        ((4, 6), lambda t: t[::2, ::2]),
+        ((0, 6), lambda t: t),
+    ]:
+        args = [
+            layout(a) if isinstance(a, Tensor) and a.dim() == len(shape) else a
+            for a in case.args(shape, device=device)
+        ]
+        if "::" not in str(shape) and layout(torch.zeros(shape)).shape != shape:
+            args = [a if not isinstance(a, Tensor) or a.dim() > 1 else a[:1] for a in args]
+        args = wanting_grad(case, dispatched(case, args))
+        torch.library.opcheck(
+            case.op.overload, tuple(args), test_utils=["test_schema", "test_faketensor"]
+        )
+
+
+def compiled_like_eager(case: Case, device: str, backend: str, dynamic: bool) -> None:
+    """Compiled inside other work, forward and backward, at three shapes."""
+
+    def model(*args: Any) -> Tensor:
+        return case.op.fused(*args) + 1
+
+    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
+    for shape in [(8, 16), (5, 7), (9, 1)]:
+        args = case.args(shape, device=device)
+        ours, theirs = wanting_grad(case, args), wanting_grad(case, args)
+        got, expected = compiled(*ours), model(*theirs)
+        torch.testing.assert_close(got, expected)
+        assert got.stride() == expected.stride()
+        if case.op.differentiable:
+            grad = torch.randn_like(expected)
+            got.backward(grad)
+            expected.backward(grad)
+            for a, b in zip(leaves(ours), leaves(theirs), strict=True):
+                torch.testing.assert_close(a.grad, b.grad)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_compile(case: Case, dynamic: bool, device: str) -> None:
+    compiled_like_eager(case, device, "aot_eager", dynamic)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bias_act", "swiglu"])
+def test_compile_with_inductor(name: str, device: str) -> None:
+    case = next(c for c in ONE_EACH if c.name == name)
+    compiled_like_eager(case, device, "inductor", True)
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_compiled_graph_holds_our_op(case: Case, device: str) -> None:
+    seen: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        seen.extend(str(n.target) for n in graph.graph.nodes if n.op == "call_function")
+        return graph.forward
+
+    torch.compile(case.op.fused, fullgraph=True, backend=backend)(*case.args((4, 6), device=device))
+    assert any(f"megafuse.{case.name}" in target for target in seen), seen
+    assert not any("gelu" in target and "megafuse" not in target for target in seen), seen
+
+
+def test_compiled_with_channels_last(device: str) -> None:
+    for case in ONE_EACH:
+        args = [
+            a.to(memory_format=torch.channels_last) if isinstance(a, Tensor) and a.dim() == 4 else a
+            for a in case.args((2, 3, 4, 5), device=device)
+        ]
+        got = torch.compile(case.op.fused, fullgraph=True, backend="aot_eager")(*args)
+        expected = case.op.fused(*args)
+        torch.testing.assert_close(got, expected)
+        assert got.stride() == expected.stride() == case.op.reference(*args).stride(), case
+
+
+def test_compiled_dropout(device: str) -> None:
+    """Draws anew in each call, reproducibly, and again in backward."""
+    model = torch.compile(lambda x: mf.dropout_relu(x, 0.5), fullgraph=True, backend="aot_eager")
+    x = (torch.rand(1003, device=device) + 0.5).requires_grad_()
+    torch.manual_seed(3)
+    first, second = model(x), model(x)
+    torch.manual_seed(3)
+    again = model(x)
+    assert torch.equal(first, again)
+    assert not torch.equal(first != 0, second != 0)
+    for out in (second, first):
+        (grad,) = torch.autograd.grad(out.sum(), x)
+        assert torch.equal(grad != 0, out != 0)
+    torch.manual_seed(3)
+    assert torch.equal(mf.dropout_relu(x, 0.5), first), "eager draws others"
+
+
+class Module(torch.nn.Module):
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.case = case
+
+    def forward(self, *args: Any) -> Tensor:
+        given = iter(args)
+        template = self.case.args((2, 2))
+        return self.case.op.fused(*(next(given) if isinstance(t, Tensor) else t for t in template))
+
+
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "non-strict"])
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_export(case: Case, strict: bool, device: str) -> None:
+    args = case.args((4, 6), device=device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(Module(case), tuple(tensors(args)), strict=strict)
+    assert f"megafuse.{case.name}" in program.graph_module.code
+    torch.testing.assert_close(program.module()(*tensors(args)), case.op.reference(*args))
+
+
+@pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE[:2], ids=str)
+def test_export_with_dynamic_shapes(case: Case, device: str) -> None:
+    dim = torch.export.Dim("rows", min=2, max=4096)
+    args = case.args((8, 6), device=device)
+    shapes = tuple({0: dim} if t.dim() == 2 else None for t in tensors(args))
+    program = torch.export.export(
+        Module(case), tuple(tensors(args)), dynamic_shapes={"args": shapes}, strict=False
+    )
+    other = case.args((33, 6), device=device)
+    torch.testing.assert_close(program.module()(*tensors(other)), case.op.reference(*other))
