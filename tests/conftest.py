@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
 
 # Idle threads of one worker must not spin on the cores of another: 24 s instead of 85 for the
 # larger tensors with -n 2 on two cores. OpenMP reads it when torch is imported.
@@ -43,10 +42,10 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 
 
 @pytest.fixture(autouse=True)
-def seed() -> Iterator[int]:
+def seed() -> int:
     """New numbers on every run; a failure prints the seed, and MEGAFUSE_TEST_SEED=… repeats it."""
     chosen = int(os.environ.get("MEGAFUSE_TEST_SEED") or random.SystemRandom().randrange(2**31))
     print(f"MEGAFUSE_TEST_SEED={chosen}")
     torch.manual_seed(chosen)
     random.seed(chosen)
-    yield chosen
+    return chosen

@@ -73,9 +73,7 @@ ONE_EACH = [default(op) for op in OPS.values()]
 ONE_EACH_DIFFERENTIABLE = [case for case in ONE_EACH if case.op.differentiable]
 
 
-def full_args(
-    case: Case, shape: tuple[int, ...], dtype: torch.dtype, device: str = "cpu"
-) -> Args:
+def full_args(case: Case, shape: tuple[int, ...], dtype: torch.dtype, device: str = "cpu") -> Args:
     """Arguments all of whose tensors have the whole shape, and no number where a tensor may be."""
     made = []
     for argument, value in zip(case.op.arguments, case.args(shape, dtype, device), strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import megafuse as mf
 from contract.cases import (
@@ -68,6 +69,46 @@ def test_opcheck_of_layouts(case: Case, device: str) -> None:
         args = wanting_grad(case, dispatched(case, args))
         torch.library.opcheck(
             case.op.overload, tuple(args), test_utils=["test_schema", "test_faketensor"]
+        )
+
+
+class Recorded(TorchDispatchMode):
+    """Keeps the arguments of every backward that passes the dispatcher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch.ops.megafuse.pointwise_backward.default:
+            self.calls.append(args)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
+def test_opcheck_of_backward(case: Case, device: str) -> None:
+    """Its fake has the shapes, dtypes and strides of the real one, whatever was broadcast."""
+    args = case.args((4, 6), device=device)
+    channels_last = [
+        a.to(memory_format=torch.channels_last) if isinstance(a, Tensor) and a.dim() == 4 else a
+        for a in case.args((2, 3, 4, 5), device=device)
+    ]
+    half = [
+        a.half() if isinstance(a, Tensor) and a.is_floating_point() and i else a
+        for i, a in enumerate(args)
+    ]
+    for called in (args, channels_last, half):
+        fresh = wanting_grad(case, called)
+        out = case.op.fused(*fresh)
+        with Recorded() as mode:
+            torch.autograd.grad(out, leaves(fresh), torch.randn_like(out))
+        (recorded,) = mode.calls
+        torch.library.opcheck(
+            torch.ops.megafuse.pointwise_backward.default,
+            recorded,
+            test_utils=["test_schema", "test_faketensor"],
         )
 
 

@@ -49,19 +49,6 @@ def test_backward_launches(case: Case, device: str) -> None:
     assert launched(device, work) == case.op.backward_cost(*args).launches
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
-def test_backward_launches_with_sums(case: Case) -> None:
-    """A row's gradient is summed in the same launch, and its partial sums in one more."""
-    args = case.args((4096, 512), device="cuda")
-    fresh = wanting_grad(case, args)
-    out = case.op.fused(*fresh)
-    grad = torch.randn_like(out)
-    work = lambda: torch.autograd.grad(out, leaves(fresh), grad, retain_graph=True)  # noqa: E731
-    assert launched("cuda", work) <= case.op.backward_cost(*args).launches
-
-
 def cost_bytes(name: str, *args: object) -> tuple[int, int]:
     op = OPS[name]
     return op.cost(*args).bytes_moved, op.backward_cost(*args).bytes_moved if op.grads else 0

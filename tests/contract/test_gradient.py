@@ -82,7 +82,9 @@ PATTERNS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 }
 
 
-def shrunk(case: Case, args: Args, full: tuple[int, ...], small: tuple[int, ...], which: int) -> Args:
+def shrunk(
+    case: Case, args: Args, full: tuple[int, ...], small: tuple[int, ...], which: int
+) -> Args:
     """`args` with the tensors cut to `small`: bit i of `which` says whether the i-th is."""
     made: list[Any] = []
     index = 0

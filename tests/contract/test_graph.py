@@ -1,4 +1,4 @@
-"""The autograd graph: what it holds, when it frees it, and what it refuses, as PyTorch's own ops."""
+"""The autograd graph: what it holds, when it frees it, and what it refuses, as PyTorch's do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from contract.cases import ONE_EACH, ONE_EACH_DIFFERENTIABLE, Case, leaves, want
 differentiable = pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
 
 
-def called(case: Case, device: str, dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], Tensor]:
+def called(
+    case: Case, device: str, dtype: torch.dtype = torch.float32
+) -> tuple[list[Tensor], Tensor]:
     args = wanting_grad(case, case.args((9, 5), dtype, device))
     return leaves(args), case.op.fused(*args)
 
@@ -31,7 +33,9 @@ def test_only_some_inputs_want_a_gradient(case: Case, device: str) -> None:
         expected = torch.autograd.grad(case.op.reference(*alone).sum(), alone[position])[0]
         case.op.fused(*alone).sum().backward()
         torch.testing.assert_close(alone[position].grad, expected)
-        assert all(a.grad is None for i, a in enumerate(alone) if isinstance(a, Tensor) and i != position)
+        assert all(
+            a.grad is None for i, a in enumerate(alone) if isinstance(a, Tensor) and i != position
+        )
 
 
 @differentiable
@@ -109,7 +113,7 @@ def test_changing_a_saved_tensor_is_noticed(case: Case, device: str) -> None:
         else:
             out.sum().backward()
     if "out" in case.op.saves:
-        inputs, out = called(case, device)
+        _, out = called(case, device)
         out.detach().add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             out.sum().backward()
@@ -148,7 +152,11 @@ def test_tensors_of_inference_mode_beside_one_that_wants_a_gradient(
     """PyTorch cannot save those for backward; where the reference need not, the op may not fail."""
     with torch.inference_mode():
         args = case.args((9, 5), device=device)
-    last = max(i for i, n in enumerate(case.op.arguments) if isinstance(args[i], Tensor) and n.name in case.op.grads)
+    last = max(
+        i
+        for i, n in enumerate(case.op.arguments)
+        if isinstance(args[i], Tensor) and n.name in case.op.grads
+    )
     args[last] = args[last].clone().requires_grad_()
 
     def run(function: Callable[..., Tensor]) -> Tensor | type[RuntimeError]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -117,9 +117,7 @@ class Layer(torch.nn.Module):
     def __init__(self, case: Case, args: list[Any]) -> None:
         super().__init__()
         self.case = case
-        self.kept = torch.nn.ParameterList(
-            [a for a in tensors(args) if a.is_floating_point()]
-        )
+        self.kept = torch.nn.ParameterList([a for a in tensors(args) if a.is_floating_point()])
         self.others = [None if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
 
     def forward(self) -> Tensor:
@@ -173,10 +171,12 @@ def test_meta_tensors(case: Case) -> None:
 
 
 class Watched(Tensor):
-    seen: list[str] = []
+    seen: ClassVar[list[str]] = []
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         cls.seen.append(str(function))
         return super().__torch_function__(function, types, args, kwargs or {})
 
@@ -186,7 +186,9 @@ class FunctionMode(TorchFunctionMode):
         super().__init__()
         self.seen: list[str] = []
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         self.seen.append(str(function))
         return function(*args, **(kwargs or {}))
 
@@ -196,7 +198,9 @@ class DispatchMode(TorchDispatchMode):
         super().__init__()
         self.seen: list[str] = []
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         self.seen.append(str(function))
         return function(*args, **(kwargs or {}))
 

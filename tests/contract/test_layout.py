@@ -80,9 +80,7 @@ def test_gradients(case: Case, layout: str, device: str) -> None:
 
 @pytest.mark.parametrize("offset", [1, 3])
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
-def test_unaligned_in_every_dtype(
-    case: Case, dtype: torch.dtype, offset: int, device: str
-) -> None:
+def test_unaligned_in_every_dtype(case: Case, dtype: torch.dtype, offset: int, device: str) -> None:
     args = full_args(case, (1027,), dtype, device)
     check_value(case, [a[offset:] if isinstance(a, Tensor) else a for a in args])
 

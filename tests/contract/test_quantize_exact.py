@@ -1,4 +1,4 @@
-"""quantize_int8 and dequantize_int8 give PyTorch's bits, in every way to say scale and zero_point."""
+"""quantize_int8 and dequantize_int8 give PyTorch's bits, however scale is given."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ LOW = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 def same(x: Tensor, scale: Any, zero_point: Any) -> None:
-    ours, theirs = mf.quantize_int8(x, scale, zero_point), mf.reference.quantize_int8(x, scale, zero_point)
+    ours, theirs = (
+        mf.quantize_int8(x, scale, zero_point),
+        mf.reference.quantize_int8(x, scale, zero_point),
+    )
     assert ours.dtype == torch.int8
     wrong = (ours != theirs).flatten().nonzero().flatten()
     assert wrong.numel() == 0, (
@@ -47,9 +50,7 @@ def test_numbers(dtype: torch.dtype, scale: float, zero_point: float, device: st
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.float64])
 @pytest.mark.parametrize("scale", SCALES[:4])
-def test_zero_dim_tensors(
-    dtype: torch.dtype, scale: float, kind: torch.dtype, device: str
-) -> None:
+def test_zero_dim_tensors(dtype: torch.dtype, scale: float, kind: torch.dtype, device: str) -> None:
     x = inputs(dtype, device, scale)
     as_tensor = torch.tensor(scale, dtype=kind, device=device)
     same(x, as_tensor, 3)
@@ -67,9 +68,7 @@ def test_zero_dim_cpu_tensors_count_as_numbers(
 
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
 @pytest.mark.parametrize("zero", [torch.int8, torch.uint8, torch.int32, torch.int64, None])
-def test_per_channel(
-    dtype: torch.dtype, axis: int, zero: torch.dtype | None, device: str
-) -> None:
+def test_per_channel(dtype: torch.dtype, axis: int, zero: torch.dtype | None, device: str) -> None:
     x = torch.randn(4, 6, 5, 9, device=device).to(dtype)
     shape = [1, 1, 1, 1]
     shape[axis] = x.shape[axis]

@@ -20,7 +20,13 @@ def specials(dtype: torch.dtype, places: int) -> list[float]:
     info = torch.finfo(dtype)
     most = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.5, info.max, info.min]
     rest = [info.tiny, -info.tiny, info.smallest_normal / 4, 0.3, 3.0, -3.0, 100.0, -100.0]
-    return (most + rest) if places <= 2 else most if places <= 4 else most[:3] + [0.0, 1.0, -1.5, info.max]
+    return (
+        (most + rest)
+        if places <= 2
+        else most
+        if places <= 4
+        else [*most[:3], 0.0, 1.0, -1.5, info.max]
+    )
 
 
 def filled(case: Case, dtype: torch.dtype, device: str, extra: int) -> tuple[Args, list[Tensor]]:

@@ -29,7 +29,6 @@ def name(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
-
 @pytest.mark.parametrize("shape", SHAPES, ids=name)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_value(case: Case, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
@@ -46,7 +45,9 @@ def test_larger(case: Case, dtype: torch.dtype, shape: tuple[int, ...], device: 
 def test_far_from_zero(case: Case, dtype: torch.dtype, device: str) -> None:
     """Arguments up to about 60: tails, saturation, and where exp is near its limits."""
     args = case.args((10007,), dtype, device)
-    check_value(case, [a * 16 if isinstance(a, Tensor) and a.is_floating_point() else a for a in args])
+    check_value(
+        case, [a * 16 if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
+    )
 
 
 @pytest.mark.parametrize("numel", [7, 1000, (1 << 20) + 3])

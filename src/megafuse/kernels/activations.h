@@ -38,6 +38,15 @@ MF_INLINE double gelu_slope_tail(double y) {
   return normal_tail(y) - y * inverse_sqrt_2pi * exp(-0.5 * y * y);
 }
 
+// What every smooth activation's gradient is.
+template <class Act>
+struct Smooth {
+  template <class F>
+  static MF_INLINE F gradient(F grad, F x) {
+    return grad * Act::derivative(x);
+  }
+};
+
 // max(x, 0)
 struct Relu {
   template <class F>
@@ -49,11 +58,16 @@ struct Relu {
   static MF_INLINE F derivative(F x) {
     return select(x <= F(0), F(0), F(1));
   }
+  // Selected, not multiplied: 0 also where the incoming gradient is Inf or NaN.
+  template <class F>
+  static MF_INLINE F gradient(F grad, F x) {
+    return select(x <= F(0), F(0), grad);
+  }
 };
 
 // x Phi(x) = max(x, 0) - |x| Phi(-|x|): no cancellation in the negative tail, where PyTorch's
 // 1 + erf has lost all digits from x = -5.5 on.
-struct Gelu {
+struct Gelu : Smooth<Gelu> {
   template <class F>
   static MF_INLINE F value(F x) {
     F y = abs(x);
@@ -71,22 +85,24 @@ struct Gelu {
 
 constexpr double minus_log2_e = -1.44269504088896340736;
 
-// s = 1 / (1 + e) and s (1 - s) = s s e, e = 2^v: no cancellation for s near 1. e is kept finite;
-// where it is largest, s s has underflowed to 0, so the slope is 0 there and never Inf * 0. NaN may
-// be lost.
+// s = 1 / (1 + e) and s (1 - s) = s (s e), e = 2^v: no cancellation for s near 1, no underflow
+// before the result does. Both are 0 from the v on where e overflows, as in PyTorch, so that an
+// infinite gradient times 0 is NaN there too. NaN may be lost.
 template <class F>
 struct Logistic {
   F value, slope;
   MF_INLINE explicit Logistic(F v) {
-    F e = exp2_flushed(at_most(v, F(sizeof(F) == 4 ? 126 : 1000)));
-    value = reciprocal(F(1) + e);
-    slope = value * value * e;
+    constexpr F most = sizeof(F) == 4 ? 127 : 1023;
+    F e = exp2_flushed(at_most(v, most));
+    F s = reciprocal(F(1) + e);
+    value = select(v > most, F(0), s);
+    slope = value * (s * e);
   }
 };
 
 // x / (1 + e^(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3): equals x (1 + tanh u) / 2 with one exp
 // and without its cancellation. The exponent is in base 2.
-struct GeluTanh {
+struct GeluTanh : Smooth<GeluTanh> {
   static constexpr double a = -2.3022081981443248891;  // -2 sqrt(2 / pi) log2(e)
   static constexpr double b = a * 0.044715;
 
@@ -108,7 +124,7 @@ struct GeluTanh {
 
 // x / (1 + e^-x). The exponent is rounded once, in base 2, which sigmoid would not forgive: an
 // error of 5e-6 relative to e^-x, but less than 4e-8 of the result, where e^-x matters.
-struct Silu {
+struct Silu : Smooth<Silu> {
   template <class F>
   static MF_INLINE F value(F x) {
     return quotient(x, F(1) + exp2_flushed(x * F(minus_log2_e)));
@@ -122,7 +138,7 @@ struct Silu {
 };
 
 // 1 / (1 + e^-x)
-struct Sigmoid {
+struct Sigmoid : Smooth<Sigmoid> {
   template <class F>
   static MF_INLINE F value(F x) {
     return sigmoid(x);
@@ -135,7 +151,7 @@ struct Sigmoid {
 };
 
 // (e^x - e^-x) / (e^x + e^-x)
-struct Tanh {
+struct Tanh : Smooth<Tanh> {
   template <class F>
   static MF_INLINE F value(F x) {
     return tanh(x);

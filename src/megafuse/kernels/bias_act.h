@@ -16,7 +16,7 @@ struct BiasAct : Scalars<0> {
 template <class F, class Act>
 struct BiasActBackward : Scalars<0> {
   MF_INLINE explicit BiasActBackward(const F*) {}
-  MF_INLINE F operator()(F grad, F x, F bias) const { return grad * Act::derivative(x + bias); }
+  MF_INLINE F operator()(F grad, F x, F bias) const { return Act::gradient(grad, x + bias); }
 };
 
 }  // namespace mf

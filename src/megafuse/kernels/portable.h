@@ -63,28 +63,19 @@ MF_INLINE bfloat16 to_bfloat16(float value) {
 #endif
 }
 
-MF_INLINE float to_float(half value) {
-#if MF_ON_GPU
-  float result;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
-  return result;
-#else
+// float16 in the low half of a word: arithmetic on 16-bit integers would keep GCC 12 from
+// vectorising.
+MF_INLINE float float_of_half_bits(u32 bits) {
   // Shift exponent and mantissa into place and let a multiplication by 2^112
   // rebias, which also normalises subnormals; Inf and NaN get the top exponent.
-  u32 sign = u32(value.bits & 0x8000u) << 16;
-  u32 rest = u32(value.bits & 0x7fffu) << 13;
+  u32 sign = (bits & 0x8000u) << 16;
+  u32 rest = (bits & 0x7fffu) << 13;
   u32 rebiased = bits_as<u32>(bits_as<float>(rest) * 0x1p112f);
   u32 special = rest | 0x7f800000u;
   return bits_as<float>(sign | (rest >= 0x0f800000u ? special : rebiased));
-#endif
 }
 
-MF_INLINE half to_half(float value) {
-#if MF_ON_GPU
-  half result;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
-  return result;
-#else
+MF_INLINE u32 half_bits_of(float value) {
   // Normal results: rebias and round to nearest even in the integer domain.
   // Subnormal results: adding 0.5 aligns the mantissa so that the float adder
   // does the rounding. Too large becomes Inf, NaN stays NaN.
@@ -96,7 +87,26 @@ MF_INLINE half to_half(float value) {
   u32 result = magnitude < 0x38800000u ? subnormal : normal;
   result = magnitude >= 0x47800000u ? 0x7c00u : result;
   result = magnitude > 0x7f800000u ? 0x7e00u : result;
-  return half{u16(sign | result)};
+  return sign | result;
+}
+
+MF_INLINE float to_float(half value) {
+#if MF_ON_GPU
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+  return result;
+#else
+  return float_of_half_bits(value.bits);
+#endif
+}
+
+MF_INLINE half to_half(float value) {
+#if MF_ON_GPU
+  half result;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+  return result;
+#else
+  return half{u16(half_bits_of(value))};
 #endif
 }
 
@@ -129,6 +139,24 @@ template <class To, class From>
 MF_INLINE To cast(From value) {
   return Cast<To>::from(value);
 }
+
+// value as T would hold it.
+template <class T>
+struct Rounded {
+  template <class F>
+  static MF_INLINE F to(F value) {
+    return cast<F>(cast<T>(value));
+  }
+};
+#if !MF_ON_GPU
+template <>
+struct Rounded<half> {
+  template <class F>
+  static MF_INLINE F to(F value) {
+    return F(float_of_half_bits(half_bits_of(float(value))));
+  }
+};
+#endif
 
 // Two or more results of one functor call.
 template <class F, int N>

@@ -13,27 +13,34 @@ enum class Divide {
   kReciprocal,  // x * (1 / scale): what PyTorch's CUDA kernel does when scale is a number
 };
 
-// Intermediate results are rounded to Stored, as they would be between separate PyTorch operations.
-template <class F, class Stored, Divide kDivide>
+// scale, zero_point, the quotient and the sum are rounded to these types, as they would be by
+// separate PyTorch operations.
+template <class F, class ScaleAs, class ZeroAs, class QuotientAs, class SumAs,
+          Divide kDivide>
 struct QuantizeInt8 : Scalars<0> {
   MF_INLINE explicit QuantizeInt8(const F*) {}
 
-  static MF_INLINE F rounded(F value) { return cast<F>(cast<Stored>(value)); }
-
-  MF_INLINE i32 operator()(F x, F scale, F zero_point) const {
+  MF_INLINE i32 operator()(F x, F given_scale, F given_zero_point) const {
+    const F scale = Rounded<ScaleAs>::to(given_scale);
+    const F zero_point = Rounded<ZeroAs>::to(given_zero_point);
     F quotient;
     if constexpr (kDivide == Divide::kReciprocal) {
       quotient = x * (F(1) / scale);
     } else if constexpr (kDivide == Divide::kUniform) {
-      const F inverse = F(1) / scale;
-      const F guess = x * inverse;
-      const F rest = fma(-guess, scale, x);
-      const F better = fma(rest, inverse, guess);
-      quotient = better == better ? better : guess;  // guess is Inf or NaN already
+      // The condition is the same for the whole row, so the compiler makes two loops of it.
+      if (abs(scale) > F(1e-30) && abs(scale) < F(1e30)) {
+        const F inverse = F(1) / scale;
+        const F guess = x * inverse;
+        const F rest = fma(-guess, scale, x);
+        const F better = fma(rest, inverse, guess);
+        quotient = select(better == better, better, guess);  // guess is Inf or NaN already
+      } else {
+        quotient = x / scale;
+      }
     } else {
       quotient = x / scale;
     }
-    const F shifted = rounded(rounded(quotient) + zero_point);
+    const F shifted = Rounded<SumAs>::to(Rounded<QuotientAs>::to(quotient) + zero_point);
     // Clamping before rounding changes nothing, and keeps to the range of rounded_integer.
     const F number = select(shifted == shifted, shifted, F(0));
     return rounded_integer(at_least(at_most(number, F(127)), F(-128)));

@@ -6,10 +6,41 @@ import torch
 from torch import Tensor
 
 from megafuse.ops.registry import op
+from megafuse.runtime import render
+from megafuse.runtime.render import Variant
+
+
+def _as_pytorch_computes(variant: Variant) -> dict[str, str]:
+    """How PyTorch's own kernels divide and add, so that every bit comes out as theirs.
+
+    A number, or a zero-dimensional CPU tensor, divides as it is, on CUDA by its reciprocal; the
+    CPU's addition rounds it to the tensors' dtype first, CUDA's does not. Tensors are converted
+    to the common dtype, but for a zero-dimensional divisor on the CPU.
+    """
+    x, scale, zero = variant.inputs
+    exact = render.STORAGE["Double" if variant.double else "Float"]
+    common = render.STORAGE[variant.common]
+    quotient = x.dtype if scale.walk == "v" or scale.dtype == x.dtype else variant.common
+    rounding = {"quotient_as": render.STORAGE[quotient]}
+    if variant.device == "cuda":
+        number = scale.walk == "v"
+        return rounding | {
+            "divide": "mf::Divide::" + ("kReciprocal" if number else "kDirect"),
+            "scale_as": exact if number else common,
+            "zero_as": exact if zero.walk == "v" else common,
+        }
+    uniform = scale.walk in "vb"
+    return rounding | {
+        # 16-bit rounding keeps GCC 12 from making two loops of kUniform.
+        "divide": "mf::Divide::" + ("kUniform" if uniform and common == exact else "kDirect"),
+        "scale_as": exact if uniform else common,
+        "zero_as": common,
+    }
 
 
 @op(
-    forward="QuantizeInt8<{F}, {S}, {divide}>",
+    forward="QuantizeInt8<{F}, {scale_as}, {zero_as}, {quotient_as}, {S}, {divide}>",
+    words=_as_pytorch_computes,
     output_dtype="int8",
     flops=(6, 0),
     sample=lambda draw: (draw.full(), 0.05, 3.0),

@@ -34,7 +34,7 @@ from megafuse.ops.arguments import Argument
 from megafuse.ops.cost import Cost
 from megafuse.ops.sample import Sampler
 from megafuse.runtime import build, loader
-from megafuse.runtime.render import Functors
+from megafuse.runtime.render import Functors, Variant
 
 OPS: dict[str, Op] = {}
 
@@ -144,6 +144,7 @@ def op(
     random: bool = False,
     autocast_float: bool = False,
     vjp: Callable[..., Sequence[Tensor]] | None = None,
+    words: Callable[[Variant], dict[str, str]] | None = None,
 ) -> Callable[[Function], Function]:
     """Declares a pointwise op; the decorated function is its reference.
 
@@ -163,13 +164,15 @@ def op(
     autocast_float      under CUDA autocast the op computes in float32 (as exp does)
     vjp                 (grad, *saves) → gradients in the order of `grads`, in plain PyTorch, for
                         second derivatives; found from the reference when all tensors are saved
+    words               further `{…}` of the functor types, from the kernel's operands
     """
 
     def declare(function: Function) -> Function:
         name = function.__name__
         parsed = arguments.parse(function, choices or {}, any_dtype, ranges or {})
         flags = {a.name: {"True": "true", "False": "false"} for a in parsed if a.kind == "flag"}
-        functors = Functors(f"{name}.h", forward, backward, {**(choices or {}), **flags}, random)
+        spelled = {**(choices or {}), **flags}
+        functors = Functors(f"{name}.h", forward, backward, spelled, random, words)
         made = Op(
             name=name,
             reference=function,

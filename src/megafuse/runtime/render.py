@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 # torch's dtype names as the kernel headers spell them.
@@ -45,6 +46,7 @@ class Functors:
     backward: str | None = None
     choices: dict[str, dict[str, str]] = field(default_factory=dict)
     random: bool = False  # draws random numbers
+    words: Callable[[Variant], dict[str, str]] | None = None  # further `{…}`, by variant
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,10 @@ class Variant:
     operands: tuple[Operand, ...]
 
     @property
+    def inputs(self) -> tuple[Operand, ...]:
+        return self.operands[self.outputs :]
+
+    @property
     def symbol(self) -> str:
         suffix = {"forward": ""}.get(self.family, f"_{self.family}")
         return f"megafuse_{self.op}{suffix}"
@@ -74,7 +80,7 @@ class Variant:
         words = [self.op] + ([] if self.family == "forward" else [self.family.replace("_", " ")])
         chosen = ", ".join(str(v) for v in self.choices.values() if isinstance(v, str))
         names = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}
-        inputs = [o.dtype for o in self.operands[self.outputs :] if o.walk != "v"]
+        inputs = [o.dtype for o in self.inputs if o.walk != "v"]
         dtype = names.get(inputs[0], inputs[0].lower()) if inputs else "number"
         return f"{' '.join(words)}, {dtype}" + (f" ({chosen})" if chosen else "")
 
@@ -95,21 +101,11 @@ def functor(functors: Functors, variant: Variant) -> str:
     words: dict[str, str] = {
         "F": "double" if variant.double else "float",
         "S": STORAGE[variant.common],
-        "divide": _division(variant),
+        **(functors.words(variant) if functors.words else {}),
     }
     for name, value in variant.choices.items():
         words[name] = functors.choices[name][str(value)]
     return "mf::" + template.format(**words)
-
-
-def _division(variant: Variant) -> str:
-    """How the second input divides the first so that PyTorch's bits come out (quantize_int8.h)."""
-    divisor = variant.operands[variant.outputs + 1] if len(variant.operands) > 2 else None
-    if divisor is None or divisor.walk not in "vb":
-        return "mf::Divide::kDirect"
-    if variant.device == "cuda":
-        return "mf::Divide::" + ("kReciprocal" if divisor.walk == "v" else "kDirect")
-    return "mf::Divide::kUniform"
 
 
 _ONE_SHOT = 1 << 22  # blocks a multiprocessor: as many as there is work for
@@ -152,7 +148,7 @@ def _kernel_type(functors: Functors, variant: Variant) -> str:
         f"using Kernel = mf::Kernel<\n"
         f"    {functor(functors, variant)}, {compute}, {variant.dims},\n"
         f"    {operands(variant.operands[: variant.outputs], True)},\n"
-        f"    {operands(variant.operands[variant.outputs :], False)}>;\n"
+        f"    {operands(variant.inputs, False)}>;\n"
     )
 
 

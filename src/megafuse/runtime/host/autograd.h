@@ -54,7 +54,9 @@ struct FusedBackward : Node {
     }
     for (size_t i = 0; i < op.grads.size(); ++i) b.wanted.push_back(task_should_compute_output(i));
     if (differentiate && at::GradMode::is_enabled()) return python_vjp(b);
-    return plain ? backward(b) : dispatch_backward(b);
+    if (!plain) return dispatch_backward(b);
+    if (random.kept.defined()) b.random = stored_state(random.kept);
+    return backward(b);
   }
 
   void release_variables() override {

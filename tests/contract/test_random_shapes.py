@@ -1,0 +1,99 @@
+"""Shapes, broadcasting patterns, strides and dtypes that nobody thought of."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from contract.cases import ONE_EACH, Case
+from contract.rules import check_gradients, check_value
+
+pytest.importorskip("hypothesis")
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
+
+DTYPES = [torch.float32, torch.float32, torch.float16, torch.bfloat16, torch.float64]
+
+
+@dataclass(frozen=True)
+class View:
+    """How one tensor lies in memory, relative to the output's shape."""
+
+    broadcast: tuple[bool, ...]  # per dimension
+    drop: int  # leading dimensions left out, where they are broadcast
+    order: tuple[int, ...]  # of the dimensions in memory, outermost first
+    steps: tuple[int, ...]  # elements skipped along each dimension
+    offset: int
+    dtype: torch.dtype
+
+    def make(self, shape: tuple[int, ...], integer: bool, device: str) -> Tensor:
+        sizes = [1 if b else n for n, b in zip(shape, self.broadcast, strict=True)]
+        room = [n * s for n, s in zip(sizes, self.steps, strict=True)]
+        memory = [room[d] for d in self.order]
+        total = self.offset + int(torch.Size(memory).numel())
+        data = torch.randint(-128, 128, (total,)) if integer else torch.randn(total)
+        flat = data.to(device, torch.int8 if integer else self.dtype)[self.offset :]
+        back = [self.order.index(d) for d in range(len(shape))]
+        view = flat.view(memory).permute(back) if memory else flat.view(())
+        view = view[tuple(slice(None, None, s) for s in self.steps)]
+        lead = 0
+        while lead < self.drop and lead < len(shape) and self.broadcast[lead]:
+            view, lead = view[0], lead + 1
+        return view
+
+
+@st.composite
+def views(draw: st.DrawFn, dims: int, dtypes: st.SearchStrategy[torch.dtype]) -> View:
+    return View(
+        broadcast=tuple(
+            draw(st.lists(st.sampled_from([False, False, True]), min_size=dims, max_size=dims))
+        ),
+        drop=draw(st.integers(0, dims)),
+        order=tuple(draw(st.permutations(range(dims))))
+        if draw(st.booleans())
+        else tuple(range(dims)),
+        steps=tuple(draw(st.lists(st.sampled_from([1, 1, 1, 2, 3]), min_size=dims, max_size=dims))),
+        offset=draw(st.sampled_from([0, 0, 1, 3])),
+        dtype=draw(dtypes),
+    )
+
+
+@st.composite
+def calls(draw: st.DrawFn, tensors: int) -> tuple[tuple[int, ...], list[View]]:
+    sizes = st.one_of(st.integers(0, 9), st.sampled_from([1, 16, 17, 64, 130]))
+    shape = tuple(draw(st.lists(sizes, max_size=4)))
+    common = draw(st.sampled_from(DTYPES))
+    dtypes = st.sampled_from(DTYPES) if draw(st.integers(0, 3)) == 0 else st.just(common)
+    return shape, [draw(views(len(shape), dtypes)) for _ in range(tensors)]
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_any_call(case: Case, device: str) -> None:
+    places = [i for i, a in enumerate(case.op.arguments) if a.is_tensor]
+    template = case.args((2,))
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(calls(len(places)), st.integers(0, 2**31))
+    def run(call: tuple[tuple[int, ...], list[View]], seed: int) -> None:
+        torch.manual_seed(seed)
+        shape, found = call
+        args = list(template)
+        for place, view in zip(places, found, strict=True):
+            integer = (
+                isinstance(template[place], Tensor) and not template[place].is_floating_point()
+            )
+            args[place] = view.make(shape, integer, device)
+        check_value(case, args)
+        if case.op.differentiable:
+            check_gradients(case, args)
+
+    run()
