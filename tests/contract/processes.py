@@ -25,7 +25,10 @@ def cold_cache(folder: Path) -> Path:
     """A cache that holds the host runtime (30 s to compile) and no kernel."""
     made = folder / "cache"
     made.mkdir(mode=0o700)
-    entry = loader._shared_object().parent
+    host = loader.load()
+    assert host is not None
+    assert host.__file__ is not None
+    entry = Path(host.__file__).parent
     (made / entry.parent.name).mkdir(mode=0o700)
     shutil.copytree(entry, made / entry.parent.name / entry.name)
     return made

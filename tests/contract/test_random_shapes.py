@@ -40,7 +40,7 @@ class View:
         room = [n * s for n, s in zip(sizes, self.steps, strict=True)]
         memory = [room[d] for d in self.order]
         total = self.offset + int(torch.Size(memory).numel())
-        data = torch.randint(-128, 128, (total,)) if integer else torch.randn(total)
+        data = torch.randint(-128, 128, (total,)) if integer else torch.randn(total) / 2
         flat = data.to(device, torch.int8 if integer else self.dtype)[self.offset :]
         back = [self.order.index(d) for d in range(len(shape))]
         view = flat.view(memory).permute(back) if memory else flat.view(())

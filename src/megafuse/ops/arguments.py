@@ -10,7 +10,6 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, get_type_hints
 
 import torch
@@ -98,8 +97,7 @@ def _problem(argument: Argument, value: Any) -> tuple[type[Exception], str] | No
     """The exception's type and "expected, got …", or None when the value fits."""
     came = _describe(value)
     if argument.is_tensor:
-        number = isinstance(value, Real) and not isinstance(value, bool)
-        if argument.kind == "tensor_or_number" and number:
+        if argument.kind == "tensor_or_number" and _is_number(value):
             return None
         if not _is_tensor(value):
             wanted = "a Tensor or a number" if argument.kind == "tensor_or_number" else "a Tensor"
@@ -111,7 +109,7 @@ def _problem(argument: Argument, value: Any) -> tuple[type[Exception], str] | No
         if value.layout != torch.strided:
             return TypeError, f"a dense (strided) Tensor, got one of layout {value.layout}"
     elif argument.kind == "number":
-        if isinstance(value, (bool, Tensor, str)) or not _is_number(value):
+        if not _is_number(value):
             return TypeError, f"a float, got {came}"
         if not argument.least <= float(value) <= argument.most:
             bounds = f"between {argument.least:g} and {argument.most:g}"
@@ -119,7 +117,7 @@ def _problem(argument: Argument, value: Any) -> tuple[type[Exception], str] | No
     elif argument.kind == "flag":
         if not isinstance(value, bool):
             return TypeError, f"True or False, got {came}"
-    elif value not in argument.choices:
+    elif not isinstance(value, str) or value not in argument.choices:
         error = ValueError if isinstance(value, str) else TypeError
         return error, f"one of {', '.join(map(repr, argument.choices))}, got {came}"
     return None
@@ -130,7 +128,16 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (Real, torch.SymFloat, torch.SymInt)) or hasattr(value, "__float__")
+    """A real number, or what converts to one: NumPy's scalars, a tracer's symbols."""
+    if isinstance(value, (torch.SymFloat, torch.SymInt)):
+        return True
+    if isinstance(value, (bool, Tensor, str)) or not hasattr(value, "__float__"):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _describe(value: Any) -> str:

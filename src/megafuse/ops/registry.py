@@ -273,8 +273,13 @@ def _traced(op: Op) -> Callable[..., Tensor]:
         if numbers:
             # The dispatcher wants tensors. float32 loses nothing: kernels compute in it unless
             # a tensor is float64, and then the number is made float64 too.
-            wide = any(isinstance(a, Tensor) and a.dtype == torch.float64 for a in args)
-            dtype = torch.float64 if wide else torch.float32
+            floats = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
+            if any(t.dtype == torch.float64 for t in floats):
+                dtype = torch.float64
+            elif floats and all(t.dim() == 0 for t in floats):
+                dtype = floats[0].dtype  # else the number would promote it
+            else:
+                dtype = torch.float32
             args = tuple(
                 torch.scalar_tensor(a, dtype=dtype)
                 if i in numbers and not isinstance(a, Tensor)
@@ -303,6 +308,7 @@ def _define(op: Op) -> None:
     def bootstrap(*args: Any) -> Any:
         if activate():
             return op.overload(*args)
+        args += tuple(a.default for a in op.arguments[len(args) :])  # the dispatcher drops them
         op.check(*args)
         return reference(*args)
 
@@ -339,6 +345,25 @@ def _backward_fake(
     ]
 
 
+def _backward_vmap(info: Any, in_dims: Any, *args: Any) -> tuple[list[Tensor], list[int]]:
+    """Sample by sample: torch's own fallback does not take lists."""
+
+    def sample(value: Any, dim: Any, i: int) -> Any:
+        if isinstance(value, (list, tuple)):
+            dims = dim if isinstance(dim, (list, tuple)) else [dim] * len(value)
+            return [sample(v, d, i) for v, d in zip(value, dims, strict=True)]
+        return value if dim is None else value.select(dim, i)
+
+    each = [
+        torch.ops.megafuse.pointwise_backward(
+            *(sample(a, d, i) for a, d in zip(args, in_dims, strict=True))
+        )
+        for i in range(info.batch_size)
+    ]
+    stacked = [torch.stack(gradients) for gradients in zip(*each, strict=True)]
+    return stacked, [0] * len(stacked)
+
+
 def _backward_bootstrap(*args: Any) -> Any:
     if not activate():
         raise RuntimeError(
@@ -351,3 +376,4 @@ def _backward_bootstrap(*args: Any) -> Any:
 for _key in ("CPU", "CUDA"):
     _LIBRARY.impl("pointwise_backward", _backward_bootstrap, _key)
 torch.library.register_fake("megafuse::pointwise_backward", _backward_fake, lib=_LIBRARY)
+torch.library.register_vmap("megafuse::pointwise_backward", _backward_vmap, lib=_LIBRARY)

@@ -2,6 +2,8 @@
 // and through the dispatcher for everything else; second derivatives go through PyTorch.
 #pragma once
 
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones_like.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -53,10 +55,23 @@ struct FusedBackward : Node {
       }
     }
     for (size_t i = 0; i < op.grads.size(); ++i) b.wanted.push_back(task_should_compute_output(i));
-    if (differentiate && at::GradMode::is_enabled()) return python_vjp(b);
-    if (!plain) return dispatch_backward(b);
-    if (random.kept.defined()) b.random = stored_state(random.kept);
-    return backward(b);
+    if (plain && random.kept.defined()) b.random = stored_state(random.kept);
+    auto run = [plain](const BackwardCall& call) {
+      return plain ? backward(call) : dispatch_backward(call);
+    };
+    if (!differentiate || !at::GradMode::is_enabled()) return run(b);
+    if (!op.random) return python_vjp(b);
+    // What a random op multiplies its gradient by does not change with its argument.
+    const at::Tensor grad = b.grad;
+    b.grad = at::ones_like(grad);
+    Gradients factors;
+    {
+      at::NoGradGuard no_grad;
+      factors = run(b);
+    }
+    for (size_t i = 0; i < factors.size(); ++i)
+      if (factors[i].defined()) gradients[i] = at::mul(grad, factors[i]);
+    return gradients;
   }
 
   void release_variables() override {

@@ -35,9 +35,10 @@ class Backward {
       use_double |= t.scalar_type() == at::kDouble;
       reads.push_back(strides_in(shape, t.sizes(), t.strides()));
     }
-    order.resize(shape.size());
-    std::iota(order.rbegin(), order.rend(), 0);
-    if (!op.random) order = memory_order(shape, reads);
+    // Random numbers go by the place in the index space, so their ops must walk it as the
+    // forward did: in the order of the saved argument, whatever the gradient's.
+    at::ArrayRef<Shape> deciding = reads;
+    order = memory_order(shape, op.random ? deciding.slice(1) : deciding);
   }
 
   Gradients run() {

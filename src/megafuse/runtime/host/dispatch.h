@@ -81,9 +81,11 @@ struct BoxedAutograd : c10::OperatorKernel {
     } catch (const BadArguments&) {
       explain(*op, args);
     }
+    const bool differentiate = wants_grad(call);
     for (int arg : op->tensors)
-      if (torch::autograd::isFwGradDefined(*call.tensor[arg])) {
-        // Forward-mode derivatives are PyTorch's business.
+      if (call.tensor[arg]->_fw_grad(/*level=*/0).defined() ||
+          (differentiate && call.tensor[arg]->is_inference())) {
+        // Forward mode and tensors that cannot be saved are PyTorch's business.
         torch::jit::drop(*stack, n);
         stack->emplace_back(call_reference(*op, args));
         if (op->random) stack->emplace_back(at::empty({2}, at::kLong));
@@ -93,7 +95,7 @@ struct BoxedAutograd : c10::OperatorKernel {
       at::AutoDispatchBelowADInplaceOrView below;
       handle.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
     }
-    if (!wants_grad(call)) return;
+    if (!differentiate) return;
     RandomState random;
     if (op->random) random.kept = stack->back().toTensor();
     const at::Tensor out = (*stack)[stack->size() - (op->random ? 2 : 1)].toTensor();

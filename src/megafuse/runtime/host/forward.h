@@ -193,10 +193,7 @@ inline at::Tensor forward(const Call& call, const Agreement& a, const RandomStat
     for (int arg : op.tensors)
       if (!a.by_value[arg])
         strides.push_back(strides_in(shape, call.tensor[arg]->sizes(), call.tensor[arg]->strides()));
-    // Random numbers go by the logical index, so their ops keep the logical order.
-    Order order(shape.size());
-    std::iota(order.rbegin(), order.rend(), 0);
-    if (!op.random) order = memory_order(shape, strides);
+    const Order order = memory_order(shape, strides);
     const Shape out_strides = dense_strides(shape, order);
     out = allocate(shape, is_logical(order) ? at::IntArrayRef() : at::IntArrayRef(out_strides),
                    a.out, a.device);

@@ -13,6 +13,25 @@
 namespace megafuse {
 namespace {
 
+// Reads a real number: a Python float or int, or what converts to one (NumPy's scalars). False:
+// it is symbolic, a tracer's business.
+bool read_number(PyObject* object, double& number) {
+  if (C10_LIKELY(PyFloat_CheckExact(object))) {
+    number = PyFloat_AS_DOUBLE(object);
+    return true;
+  }
+  const PyNumberMethods* methods = Py_TYPE(object)->tp_as_number;
+  const bool real = PyLong_Check(object) || (methods && methods->nb_float);
+  if (!real || PyBool_Check(object) || THPVariable_Check(object)) throw BadArguments{};
+  if (PyObject_HasAttrString(object, "node")) return false;
+  number = PyFloat_AsDouble(object);
+  if (PyErr_Occurred()) {  // an array, or too large
+    PyErr_Clear();
+    throw BadArguments{};
+  }
+  return true;
+}
+
 // Reads Python arguments into a Call. False: not plain, take the dispatcher.
 bool read_python(const Op& op, PyObject* const* args, Call& call) {
   bool plain = true;
@@ -21,9 +40,8 @@ bool read_python(const Op& op, PyObject* const* args, Call& call) {
     const Arg& arg = op.args[i];
     switch (arg.kind) {
       case ArgKind::kTensorOrNumber:
-        if (PyFloat_Check(object) || (PyLong_Check(object) && !PyBool_Check(object))) {
-          call.number[i] = PyFloat_AsDouble(object);
-          if (PyErr_Occurred()) throw python_error();
+        if (!THPVariable_Check(object)) {
+          plain = read_number(object, call.number[i]) && plain;
           break;
         }
         [[fallthrough]];
@@ -40,14 +58,7 @@ bool read_python(const Op& op, PyObject* const* args, Call& call) {
         }
         break;
       case ArgKind::kNumber:
-        if (!PyFloat_Check(object) && (!PyLong_Check(object) || PyBool_Check(object))) {
-          // NumPy scalars and the like have __float__; tensors and strings are mistakes,
-          // and symbolic numbers belong to a tracer.
-          if (THPVariable_Check(object) || !PyNumber_Check(object)) throw BadArguments{};
-          plain = plain && PyObject_HasAttrString(object, "node") == 0;
-        }
-        call.number[i] = plain ? PyFloat_AsDouble(object) : 0;
-        if (PyErr_Occurred()) throw python_error();
+        plain = read_number(object, call.number[i]) && plain;
         break;
       case ArgKind::kFlag:
         if (!PyBool_Check(object)) throw BadArguments{};
@@ -72,11 +83,16 @@ PyObject* forward_to(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
   return PyObject_Vectorcall(callable, args, size_t(n), nullptr);
 }
 
-bool forward_gradients(const Call& call) {
-  for (int arg : call.op->tensors)
-    if (call.tensor[arg] && call.tensor[arg]->unsafeGetTensorImpl()->_is_zerotensor()) return true;
-  for (int arg : call.op->tensors)
-    if (call.tensor[arg] && torch::autograd::isFwGradDefined(*call.tensor[arg])) return true;
+// Cases that PyTorch's own differentiation must handle: forward mode, tensors of inference mode
+// that would have to be saved, a by-value argument whose gradient lives on the other device.
+bool needs_reference(const Call& call, const Agreement& agreement, bool differentiate) {
+  for (int arg : call.op->tensors) {
+    const at::Tensor* t = call.tensor[arg];
+    if (!t) continue;
+    if (t->_fw_grad(/*level=*/0).defined()) return true;
+    if (differentiate && (t->is_inference() || (agreement.by_value[arg] && t->requires_grad())))
+      return true;
+  }
   return false;
 }
 
@@ -91,12 +107,7 @@ PyObject* call_op(PyObject* self, PyObject* const* args, Py_ssize_t n) {
     RECORD_FUNCTION(op.name, std::vector<c10::IValue>());
     const Agreement agreement = agree(call);
     const bool differentiate = wants_grad(call);
-    if (differentiate) {
-      if (forward_gradients(call)) throw UseReference{};
-      for (const Grad& g : op.grads)  // its gradient would live on the other device
-        if (agreement.by_value[g.arg] && call.tensor[g.arg] && call.tensor[g.arg]->requires_grad())
-          throw UseReference{};
-    }
+    if (needs_reference(call, agreement, differentiate)) throw UseReference{};
     RandomState random;
     if (op.random) random = draw_state(agreement.device);
     at::Tensor out = forward(call, agreement, random);
