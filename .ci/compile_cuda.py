@@ -4,7 +4,7 @@
     python .ci/compile_cuda.py --quick      one architecture for each NVRTC
     python .ci/compile_cuda.py --arch sm_90 --arch sm_120
 
-The kernels come from `megafuse.ops.catalog.jobs()`. A process can load only one major
+The kernels come from `megafuse.registry.catalog.jobs()`. A process can load only one major
 version of cuda-bindings, so this script hands the jobs as JSON to itself, once for each
 toolkit: version 13 in this environment, version 12 in `.venv-nvrtc12`, which it makes when
 missing. Those workers import no torch.
@@ -114,7 +114,7 @@ def nvrtc12_python() -> str:
 
 def catalog() -> list[tuple[str, str]]:
     """Name and source of every kernel that the package can ask NVRTC for."""
-    from megafuse.ops.catalog import jobs
+    from megafuse.registry.catalog import jobs
 
     return [(job.name, job.source) for job in jobs()]
 

@@ -28,7 +28,7 @@ import torch
 
 import megafuse as mf
 from megafuse.bench.timing import Timing, compare
-from megafuse.ops.sample import Draw
+from megafuse.registry.sample import Draw
 from megafuse.runtime import cpp, loader
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,8 +14,8 @@ import torch
 
 import megafuse as mf
 from megafuse.bench.timing import compare
-from megafuse.ops.registry import Op, activate
-from megafuse.ops.sample import Draw
+from megafuse.registry import Op, activate
+from megafuse.registry.sample import Draw
 from megafuse.runtime import loader, render
 
 SIZES = (1 << 24, 1 << 26)

@@ -142,7 +142,7 @@ def _formula(op: Op) -> str:
 
 
 def _dtypes(op: Op) -> str:
-    from megafuse.ops.arguments import FLOATS
+    from megafuse.registry.arguments import FLOATS
 
     text = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOATS)
     wider = [a.name for a in op.arguments if a.kind == "any_tensor"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from megafuse import OPS
 from megafuse.ops import Op
-from megafuse.ops.sample import Draw
+from megafuse.registry.sample import Draw
 
 Args = list[Any]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from contract.cases import ONE_EACH, Case, full_args
 from megafuse import OPS
 from megafuse.ops import Op
-from megafuse.ops.arguments import Argument
+from megafuse.registry.arguments import Argument
 
 
 def places(fits: Callable[[Op, Argument], bool]) -> pytest.MarkDecorator:

@@ -19,7 +19,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 CALLS = """
 import sys
-from megafuse.ops.sample import Draw
+from megafuse.registry.sample import Draw
 for op in mf.OPS.values():
     torch.manual_seed(1)
     args = op.sample(Draw((4, 6), requires_grad=True))

@@ -27,7 +27,7 @@ from megafuse.learn import explain, measure
 from megafuse.learn.ledger import Ledger, count
 from megafuse.learn.measure import Measured, Way
 from megafuse.ops import OPS
-from megafuse.ops.registry import activate
+from megafuse.registry import activate
 from megafuse.runtime import build, cache
 
 SCALE = 1.7

@@ -1,23 +1,13 @@
-"""The fused ops: every module here that declares one is an op, found by its file."""
+"""The fused ops, one module each: importing this package declares them all in the registry."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 
-from megafuse.ops.registry import OPS, Op
-
-_FRAME = {
-    "arguments",
-    "catalog",
-    "cost",
-    "registry",
-    "sample",
-    "second_derivative",
-}  # not ops themselves
+from megafuse.registry import OPS, Op
 
 for _module in pkgutil.iter_modules(__path__):
-    if _module.name not in _FRAME:
-        importlib.import_module(f"{__name__}.{_module.name}")
+    importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = ["OPS", "Op"]

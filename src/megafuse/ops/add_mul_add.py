@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from megafuse.ops.registry import op
+from megafuse.registry import op
 
 
 @op(

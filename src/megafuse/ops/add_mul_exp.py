@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from megafuse.ops.registry import op
+from megafuse.registry import op
 
 
 @op(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from megafuse.ops.registry import op
+from megafuse.registry import op
 
 _ACTIVATIONS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
     "relu": ("mf::Relu", F.relu),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from megafuse.ops.registry import op
+from megafuse.registry import op
 
 
 @op(

@@ -139,7 +139,7 @@ void for_each(PyObject* sequence, const Each& each) {
     each(PySequence_Fast_GET_ITEM(fast.object, i));
 }
 
-// register_op(description) -> callable. The description is made by ops/registry.py.
+// register_op(description) -> callable. The description is made by registry/__init__.py.
 PyObject* register_op(PyObject*, PyObject* d) {
   HANDLE_TH_ERRORS
   auto op = std::make_unique<Op>();

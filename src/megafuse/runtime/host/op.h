@@ -1,4 +1,4 @@
-// An op as data. Python declares it once (ops/registry.py); nothing in this runtime
+// An op as data. Python declares it once (registry/__init__.py); nothing in this runtime
 // knows an op by name.
 #pragma once
 

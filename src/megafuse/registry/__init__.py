@@ -29,10 +29,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from megafuse.ops import arguments, second_derivative
-from megafuse.ops.arguments import Argument
-from megafuse.ops.cost import Cost
-from megafuse.ops.sample import Sampler
+from megafuse.registry import arguments, second_derivative
+from megafuse.registry.arguments import Argument
+from megafuse.registry.cost import Cost
+from megafuse.registry.sample import Sampler
 from megafuse.runtime import build, loader
 from megafuse.runtime.render import Functors, Variant
 
@@ -149,7 +149,7 @@ def op(
     """Declares a pointwise op; the decorated function is its reference.
 
     forward, backward   functor types in kernels/<name>.h (see runtime/render.py for `{…}`)
-    sample              makes arguments for tests and benchmarks (see ops/sample.py)
+    sample              makes arguments for tests and benchmarks (see registry/sample.py)
     flops               floating-point operations an element, forward and backward
     choices             the C++ word for each value of a string argument; flags get true/false
     saves               what the backward functor reads after the gradient, in its order:

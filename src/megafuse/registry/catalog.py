@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from megafuse.ops.registry import OPS, Op
+from megafuse.registry import OPS, Op
 from megafuse.runtime import render
 
 FLOATS = {"Float": 4, "Half": 8, "BFloat16": 8, "Double": 2}  # dtype → elements in 16 bytes
