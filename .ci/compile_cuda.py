@@ -57,7 +57,12 @@ def compile_one(kernel: str, source: str, arch: str) -> Compiled:
     from cuda.core import Program, ProgramOptions
 
     options = ProgramOptions(  # as in megafuse/runtime/nvrtc.py, but named for the log
-        name=kernel, arch=arch, std="c++17", include_path=str(INCLUDE), no_source_include=True
+        name=kernel,
+        arch=arch,
+        std="c++17",
+        include_path=str(INCLUDE),
+        no_source_include=True,
+        fma=False,
     )
     try:
         Program(source, "c++", options).compile("cubin")

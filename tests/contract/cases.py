@@ -105,6 +105,7 @@ def poison(like: Tensor, copies: int = 3) -> None:
     torch's allocator hands the freed blocks out again. On the CPU malloc does it (conftest.py).
     """
     if like.is_cuda:
+        torch.cuda.empty_cache()  # so that no other free block is handed out instead
         held = [torch.empty_like(like) for _ in range(copies)]
         for block in held:
             block.fill_(float("nan") if block.is_floating_point() else -1)

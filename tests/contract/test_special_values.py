@@ -86,13 +86,12 @@ def test_backward(case: Case, dtype: torch.dtype, device: str) -> None:
 
 
 def check_finite(ours: Tensor, eager: Tensor, exact: Tensor) -> None:
-    """Where they are finite they agree with eager or with fp64; test_value.py has the rule.
+    """Where eager is finite and near fp64, so are we; test_value.py has the exact rule.
 
-    Results below the smallest normal number may be flushed to zero.
+    Not judged: what eager loses itself, such as a subnormal intermediate times a huge number.
     """
-    info = torch.finfo(ours.dtype)
-    got = ours.cpu().double()
-    close = torch.zeros_like(got, dtype=torch.bool)
-    for wanted in (eager.cpu().double(), exact.cpu().double()):
-        close |= (got - wanted).abs() <= 128 * info.eps * wanted.abs().clamp(min=0.01)
-    assert (close | ~ours.isfinite().cpu()).all()
+    got, theirs, wanted = (t.cpu().double() for t in (ours, eager, exact))
+    allowed = 128 * torch.finfo(ours.dtype).eps * wanted.abs().clamp(min=0.01)
+    judged = ((theirs - wanted).abs() <= allowed) & got.isfinite()
+    wrong = judged & ((got - wanted).abs() > 2 * allowed)
+    assert not wrong.any(), f"{got[wrong][0].item()} where fp64 has {wanted[wrong][0].item()}"

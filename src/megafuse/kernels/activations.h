@@ -75,11 +75,12 @@ struct Gelu : Smooth<Gelu> {
     F c = at_most(y, F(sizeof(F) == 4 ? 11.67 : 100));  // the tail is 0 there: no Inf * 0
     return fma(-c, normal_tail(c), positive_part);
   }
-  // The term 0 x is for Inf and NaN: both give NaN.
+  // The tail itself for x < 0, so that nothing cancels there. The term 0 x is for Inf and NaN:
+  // both give NaN.
   template <class F>
   static MF_INLINE F derivative(F x) {
-    F half = fma(x, F(0), F(0.5));
-    return half + copysign(F(0.5) - gelu_slope_tail(abs(x)), x);
+    F tail = gelu_slope_tail(abs(x));
+    return fma(x, F(0), select(x < F(0), tail, F(1) - tail));
   }
 };
 

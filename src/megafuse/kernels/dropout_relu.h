@@ -21,7 +21,8 @@ struct Dropout {
   }
 };
 
-// Multiplies by 0 rather than selecting 0, so that a dropped NaN or Inf gives NaN as PyTorch's does.
+// Multiplies by 0 rather than selecting 0, so that a dropped NaN or Inf gives NaN as PyTorch's
+// does.
 template <class F, bool kTraining>
 struct DropoutRelu : ScalarsAndDraws<1> {
   Dropout<F, kTraining> dropout;

@@ -117,7 +117,8 @@ MF_INLINE F result(const Pack<F, N>& pack, int i) {
 template <class Op, class F>
 MF_INLINE F fixed_value(u64 word, i64 offset) {
   if constexpr (Op::walk == 'v') return F(bits_as<double>(word));
-  if constexpr (Op::walk == 'b') return cast<F>(reinterpret_cast<const typename Op::T*>(word)[offset]);
+  if constexpr (Op::walk == 'b')
+    return cast<F>(reinterpret_cast<const typename Op::T*>(word)[offset]);
   return F(0);
 }
 

@@ -72,8 +72,8 @@ struct PointwiseCpu {
   template <int kAlong, class Keep, int... I, int... O>
   MF_INLINE void block(i64 n, const u32* drawn, const Keep& keep, Indices<I...>, Indices<O...>) {
     const auto fn = functor;
-    const F fixed[] = {
-        fixed_value<In<I>, F>(words[K::outputs + I], offset[K::outputs + I])..., F(0)};
+    const F fixed[] = {fixed_value<In<I>, F>(words[K::outputs + I], offset[K::outputs + I])...,
+                       F(0)};
     // Copies on the stack, which no store through an output can change: without them a
     // one-byte output, which may alias anything, keeps the loop from being vectorised.
     const i64 step[] = {stride(O, kAlong)..., stride(K::outputs + I, kAlong)...};

@@ -61,19 +61,18 @@ __device__ __forceinline__ void narrow(const F (&from)[N], Vector<T, N>& to) {
   for (int v = 0; v < N; ++v) to.item[v] = cast<T>(from[v]);
 }
 #if __CUDA_ARCH__ >= 800
-#define MF_NARROW_PAIRS(T, instruction)                                               \
-  template <int N>                                                                    \
-  __device__ __forceinline__ void narrow(const float (&from)[N], Vector<T, N>& to) {  \
-    if constexpr (N % 2 == 0) {                                                       \
-      Vector<u32, N / 2> pairs;                                                       \
-      _Pragma("unroll") for (int i = 0; i < N / 2; ++i)                               \
-        asm(instruction " %0, %1, %2;"                                                \
-            : "=r"(pairs.item[i])                                                     \
-            : "f"(from[2 * i + 1]), "f"(from[2 * i]));                                \
-      to = bits_as<Vector<T, N>>(pairs);                                              \
-    } else {                                                                          \
-      _Pragma("unroll") for (int v = 0; v < N; ++v) to.item[v] = cast<T>(from[v]);    \
-    }                                                                                 \
+#define MF_NARROW_PAIRS(T, instruction)                                              \
+  template <int N>                                                                   \
+  __device__ __forceinline__ void narrow(const float (&from)[N], Vector<T, N>& to) { \
+    if constexpr (N % 2 == 0) {                                                      \
+      Vector<u32, N / 2> pairs;                                                      \
+      _Pragma("unroll") for (int i = 0; i < N / 2; ++i) asm(                         \
+          instruction " %0, %1, %2;" : "=r"(pairs.item[i]) : "f"(from[2 * i + 1]),   \
+          "f"(from[2 * i]));                                                         \
+      to = bits_as<Vector<T, N>>(pairs);                                             \
+    } else {                                                                         \
+      _Pragma("unroll") for (int v = 0; v < N; ++v) to.item[v] = cast<T>(from[v]);   \
+    }                                                                                \
   }
 MF_NARROW_PAIRS(bfloat16, "cvt.rn.bf16x2.f32")
 MF_NARROW_PAIRS(half, "cvt.rn.f16x2.f32")
@@ -174,8 +173,7 @@ struct PointwiseCuda {
       loaded = read_once(reinterpret_cast<const Vector<T, N>*>(base));
     } else if constexpr (Op::walk == 's') {
 #pragma unroll
-      for (int v = 0; v < N; ++v)
-        loaded.item[v] = read_once(base + v * stride(operand, kAlong));
+      for (int v = 0; v < N; ++v) loaded.item[v] = read_once(base + v * stride(operand, kAlong));
     } else if constexpr (Op::walk == 'b') {
       loaded.item[0] = read_once(base);
     }

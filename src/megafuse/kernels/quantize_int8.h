@@ -10,13 +10,13 @@ namespace mf {
 enum class Divide {
   kDirect,      // IEEE division
   kUniform,     // scale is the same along the row: its reciprocal and one correction, no division
-  kReciprocal,  // x * (1 / scale): what PyTorch's CUDA kernel does when scale is a number
+  kReciprocal,  // x * scale, scale being its reciprocal already, taken in double: what PyTorch's
+                // CUDA kernel does when scale is a number
 };
 
 // scale, zero_point, the quotient and the sum are rounded to these types, as they would be by
 // separate PyTorch operations.
-template <class F, class ScaleAs, class ZeroAs, class QuotientAs, class SumAs,
-          Divide kDivide>
+template <class F, class ScaleAs, class ZeroAs, class QuotientAs, class SumAs, Divide kDivide>
 struct QuantizeInt8 : Scalars<0> {
   MF_INLINE explicit QuantizeInt8(const F*) {}
 
@@ -25,7 +25,7 @@ struct QuantizeInt8 : Scalars<0> {
     const F zero_point = Rounded<ZeroAs>::to(given_zero_point);
     F quotient;
     if constexpr (kDivide == Divide::kReciprocal) {
-      quotient = x * (F(1) / scale);
+      quotient = x * scale;
     } else if constexpr (kDivide == Divide::kUniform) {
       // The condition is the same for the whole row, so the compiler makes two loops of it.
       if (abs(scale) > F(1e-30) && abs(scale) < F(1e30)) {

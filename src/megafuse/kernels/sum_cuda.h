@@ -20,8 +20,8 @@ struct SumCuda : PointwiseCuda<K, kVector, 1, Index> {
   using Base::words;
 
   static constexpr int kThreads = 256;
-  static constexpr int kWide = 32;                 // threads side by side over columns
-  static constexpr int kTall = kThreads / kWide;   // rows at a time
+  static constexpr int kWide = 32;                // threads side by side over columns
+  static constexpr int kTall = kThreads / kWide;  // rows at a time
 
   F sums[K::outputs][kVector] = {};
 

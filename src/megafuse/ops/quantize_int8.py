@@ -13,9 +13,9 @@ from megafuse.runtime.render import Variant
 def _as_pytorch_computes(variant: Variant) -> dict[str, str]:
     """How PyTorch's own kernels divide and add, so that every bit comes out as theirs.
 
-    A number, or a zero-dimensional CPU tensor, divides as it is, on CUDA by its reciprocal; the
-    CPU's addition rounds it to the tensors' dtype first, CUDA's does not. Tensors are converted
-    to the common dtype, but for a zero-dimensional divisor on the CPU.
+    A number, or a zero-dimensional CPU tensor, divides as it is, on CUDA by way of its
+    reciprocal; the CPU's addition rounds it to the tensors' dtype first, CUDA's does not. Tensors
+    are converted to the common dtype, but for a zero-dimensional divisor on the CPU.
     """
     x, scale, zero = variant.inputs
     exact = render.STORAGE["Double" if variant.double else "Float"]
@@ -41,6 +41,7 @@ def _as_pytorch_computes(variant: Variant) -> dict[str, str]:
 @op(
     forward="QuantizeInt8<{F}, {scale_as}, {zero_as}, {quotient_as}, {S}, {divide}>",
     words=_as_pytorch_computes,
+    inverted="scale",
     output_dtype="int8",
     flops=(6, 0),
     sample=lambda draw: (draw.full(), 0.05, 3.0),

@@ -60,6 +60,7 @@ class Op:
     passthrough: tuple[str, ...]
     output_dtype: str | None
     dtype_like: str | None
+    inverted: str | None
     random: bool
     autocast_float: bool
     vjp: Callable[..., Sequence[Tensor]] | None
@@ -113,6 +114,7 @@ class Op:
             ],
             "dtype": self.output_dtype,
             "dtype_like": -1 if self.dtype_like is None else self.position(self.dtype_like),
+            "inverted": -1 if self.inverted is None else self.position(self.inverted),
             "random": self.random,
             "autocast_float": self.autocast_float,
             "saved": [output if s == "out" else self.position(s) for s in self.saves],
@@ -141,6 +143,7 @@ def op(
     ranges: dict[str, tuple[float, float]] | None = None,
     output_dtype: str | None = None,
     dtype_like: str | None = None,
+    inverted: str | None = None,
     random: bool = False,
     autocast_float: bool = False,
     vjp: Callable[..., Sequence[Tensor]] | None = None,
@@ -160,6 +163,7 @@ def op(
     ranges              allowed range of a float argument
     output_dtype        "int8", or None for the promoted dtype of the tensors
     dtype_like          the first tensor is promoted as if it had this argument's dtype
+    inverted            an argument that a CUDA kernel gets as its reciprocal when it is a number
     random              the functor draws random numbers
     autocast_float      under CUDA autocast the op computes in float32 (as exp does)
     vjp                 (grad, *saves) → gradients in the order of `grads`, in plain PyTorch, for
@@ -185,6 +189,7 @@ def op(
             passthrough=passthrough,
             output_dtype=output_dtype,
             dtype_like=dtype_like,
+            inverted=inverted,
             random=random,
             autocast_float=autocast_float,
             vjp=vjp,

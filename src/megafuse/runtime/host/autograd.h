@@ -8,9 +8,9 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include "backward.h"
 #include "plain.h"
 #include "random_state.h"
-#include "backward.h"
 
 namespace megafuse {
 

@@ -26,7 +26,10 @@ using Which = c10::SmallVector<int, 4>;     // some of the gradients
 class Backward {
  public:
   explicit Backward(const BackwardCall& call)
-      : b(call), op(*call.call.op), grad(call.grad), shape(grad.sizes().begin(), grad.sizes().end()),
+      : b(call),
+        op(*call.call.op),
+        grad(call.grad),
+        shape(grad.sizes().begin(), grad.sizes().end()),
         gradients(op.grads.size()) {
     use_double = grad.scalar_type() == at::kDouble;
     reads.push_back(strides_in(shape, grad.sizes(), grad.strides()));

@@ -24,8 +24,12 @@ inline Call read_stack(const Op& op, at::ArrayRef<c10::IValue> stack) {
   for (size_t i = 0; i < op.args.size(); ++i) {
     const c10::IValue& value = stack[i];
     switch (op.args[i].kind) {
-      case ArgKind::kNumber: call.number[i] = value.toDouble(); break;
-      case ArgKind::kFlag: call.choice[i] = value.toBool(); break;
+      case ArgKind::kNumber:
+        call.number[i] = value.toDouble();
+        break;
+      case ArgKind::kFlag:
+        call.choice[i] = value.toBool();
+        break;
       case ArgKind::kChoice: {
         const auto& choices = op.args[i].choices;
         const auto it = std::find(choices.begin(), choices.end(), value.toStringRef());
@@ -33,7 +37,8 @@ inline Call read_stack(const Op& op, at::ArrayRef<c10::IValue> stack) {
         call.choice[i] = uint8_t(it - choices.begin());
         break;
       }
-      default: call.tensor[i] = &value.toTensor();
+      default:
+        call.tensor[i] = &value.toTensor();
     }
   }
   return call;
@@ -143,13 +148,15 @@ inline Gradients dispatch_backward(const BackwardCall& b) {
   if (op.random) {
     TORCH_CHECK(b.random.kept.defined() || !b.random.words[3],
                 "megafuse: this backward cannot leave the CUDA graph its forward was captured in.");
-    random = b.random.kept.defined()
-                 ? b.random.kept
-                 : at::tensor({int64_t(b.random.words[0]), int64_t(b.random.words[1] + b.random.words[2])},
-                              at::kLong).to(b.grad.device());
+    random = b.random.kept.defined() ? b.random.kept
+                                     : at::tensor({int64_t(b.random.words[0]),
+                                                   int64_t(b.random.words[1] + b.random.words[2])},
+                                                  at::kLong)
+                                           .to(b.grad.device());
   }
-  torch::jit::Stack stack{op.name, b.grad, optional_list(b.saved), values, optional_list(b.like),
-                          numbers, choices, random, wanted};
+  torch::jit::Stack stack{
+      op.name, b.grad, optional_list(b.saved), values, optional_list(b.like), numbers, choices,
+      random,  wanted};
   handle.callBoxed(stack);
   const auto list = stack[0].toTensorVector();
   Gradients gradients(op.grads.size());
@@ -201,17 +208,20 @@ struct Quiet : c10::WarningHandler {
 inline void register_kernels(const Op* op) {
   static Quiet quiet;
   c10::WarningUtils::WarningHandlerGuard guard(&quiet);
-  static auto* library = new torch::Library(torch::Library::IMPL, "megafuse", std::nullopt, __FILE__, __LINE__);
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "megafuse", std::nullopt, __FILE__, __LINE__);
   static const bool backward_registered = [] {
     for (auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA})
-      library->impl("pointwise_backward",
-                    torch::dispatch(key, torch::CppFunction::makeFromBoxedFunction<&boxed_backward>()));
+      library->impl(
+          "pointwise_backward",
+          torch::dispatch(key, torch::CppFunction::makeFromBoxedFunction<&boxed_backward>()));
     return true;
   }();
   (void)backward_registered;
   auto add = [&](c10::DispatchKey key, auto functor) {
-    library->impl(op->name.c_str(),
-                  torch::dispatch(key, torch::CppFunction::makeFromBoxedFunctor(std::move(functor))));
+    library->impl(
+        op->name.c_str(),
+        torch::dispatch(key, torch::CppFunction::makeFromBoxedFunctor(std::move(functor))));
   };
   add(c10::DispatchKey::CPU, std::make_unique<BoxedForward>(op));
   add(c10::DispatchKey::CUDA, std::make_unique<BoxedForward>(op));

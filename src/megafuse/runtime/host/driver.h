@@ -45,8 +45,9 @@ struct Driver {
  private:
   static Driver open() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-    TORCH_CHECK(library, "megafuse: the CUDA driver library libcuda.so.1 cannot be opened: ",
-                dlerror(), ". Install an NVIDIA driver, or keep tensors on the CPU.");
+    TORCH_CHECK(library,
+                "megafuse: the CUDA driver library libcuda.so.1 cannot be opened: ", dlerror(),
+                ". Install an NVIDIA driver, or keep tensors on the CPU.");
     Driver d;
     auto find = [&](auto& slot, const char* name) {
       void* symbol = dlsym(library, name);

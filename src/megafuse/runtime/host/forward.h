@@ -31,25 +31,46 @@ inline at::Tensor allocate(at::IntArrayRef shape, at::IntArrayRef strides, at::S
 // beside CUDA tensors, which PyTorch also takes by value.
 inline double value_of(const at::Tensor& t) {
   switch (t.scalar_type()) {
-    case at::kDouble: return *t.const_data_ptr<double>();
-    case at::kFloat: return *t.const_data_ptr<float>();
-    case at::kHalf: return float(*t.const_data_ptr<at::Half>());
-    case at::kBFloat16: return float(*t.const_data_ptr<at::BFloat16>());
-    case at::kLong: return double(*t.const_data_ptr<int64_t>());
-    case at::kInt: return double(*t.const_data_ptr<int32_t>());
-    case at::kShort: return double(*t.const_data_ptr<int16_t>());
-    case at::kChar: return double(*t.const_data_ptr<int8_t>());
-    case at::kByte: return double(*t.const_data_ptr<uint8_t>());
-    case at::kBool: return double(*t.const_data_ptr<bool>());
-    default: throw BadArguments{};
+    case at::kDouble:
+      return *t.const_data_ptr<double>();
+    case at::kFloat:
+      return *t.const_data_ptr<float>();
+    case at::kHalf:
+      return float(*t.const_data_ptr<at::Half>());
+    case at::kBFloat16:
+      return float(*t.const_data_ptr<at::BFloat16>());
+    case at::kLong:
+      return double(*t.const_data_ptr<int64_t>());
+    case at::kInt:
+      return double(*t.const_data_ptr<int32_t>());
+    case at::kShort:
+      return double(*t.const_data_ptr<int16_t>());
+    case at::kChar:
+      return double(*t.const_data_ptr<int8_t>());
+    case at::kByte:
+      return double(*t.const_data_ptr<uint8_t>());
+    case at::kBool:
+      return double(*t.const_data_ptr<bool>());
+    default:
+      throw BadArguments{};
   }
 }
 
 inline bool is_kernel_dtype(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kDouble: case at::kFloat: case at::kHalf: case at::kBFloat16: case at::kLong:
-    case at::kInt: case at::kShort: case at::kChar: case at::kByte: case at::kBool: return true;
-    default: return false;
+    case at::kDouble:
+    case at::kFloat:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kLong:
+    case at::kInt:
+    case at::kShort:
+    case at::kChar:
+    case at::kByte:
+    case at::kBool:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -68,7 +89,8 @@ inline bool can_build_for(c10::DeviceType type) {
   std::atomic<int>& answer = known[type == at::kCUDA];
   if (C10_LIKELY(answer.load(std::memory_order_relaxed) >= 0)) return answer == 1;
   GilAcquire gil;
-  Owned result(PyObject_CallFunction(python_side.available, "s", type == at::kCUDA ? "cuda" : "cpu"));
+  Owned result(
+      PyObject_CallFunction(python_side.available, "s", type == at::kCUDA ? "cuda" : "cpu"));
   return (answer = PyObject_IsTrue(result.object)) == 1;
 }
 
@@ -78,7 +100,8 @@ class Promotion {
  public:
   void see(at::ScalarType dtype, bool has_dims) {
     at::ScalarType& slot = has_dims ? dims_ : zeros_;
-    slot = slot == at::ScalarType::Undefined || slot == dtype ? dtype : c10::promoteTypes(slot, dtype);
+    slot =
+        slot == at::ScalarType::Undefined || slot == dtype ? dtype : c10::promoteTypes(slot, dtype);
   }
   // float32 where only integers were seen.
   at::ScalarType result() const {
@@ -88,7 +111,9 @@ class Promotion {
   }
 
  private:
-  static at::ScalarType floating(at::ScalarType t) { return at::isFloatingType(t) ? t : at::kFloat; }
+  static at::ScalarType floating(at::ScalarType t) {
+    return at::isFloatingType(t) ? t : at::kFloat;
+  }
   at::ScalarType dims_ = at::ScalarType::Undefined, zeros_ = at::ScalarType::Undefined;
 };
 
@@ -167,10 +192,12 @@ inline at::Tensor forward(const Call& call, const Agreement& a, const RandomStat
     space.add(a.out, 'c', out.mutable_data_ptr());
     for (int arg : op.tensors) {
       const at::Tensor* t = call.tensor[arg];
-      if (a.by_value[arg])
-        space.add_value(t ? value_of(*t) : call.number[arg]);
-      else
+      if (a.by_value[arg]) {
+        const double value = t ? value_of(*t) : call.number[arg];
+        space.add_value(arg == op.inverted && a.device.is_cuda() ? 1.0 / value : value);
+      } else {
         space.add(t->scalar_type(), 'c', t->const_data_ptr());
+      }
     }
   };
   Request request{call, Family::kForward, a.device, a.common, a.use_double};
@@ -192,7 +219,8 @@ inline at::Tensor forward(const Call& call, const Agreement& a, const RandomStat
     if (shape.size() > kMaxDims * 4) throw UseReference{};
     for (int arg : op.tensors)
       if (!a.by_value[arg])
-        strides.push_back(strides_in(shape, call.tensor[arg]->sizes(), call.tensor[arg]->strides()));
+        strides.push_back(
+            strides_in(shape, call.tensor[arg]->sizes(), call.tensor[arg]->strides()));
     const Order order = memory_order(shape, strides);
     const Shape out_strides = dense_strides(shape, order);
     out = allocate(shape, is_logical(order) ? at::IntArrayRef() : at::IntArrayRef(out_strides),

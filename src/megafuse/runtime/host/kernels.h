@@ -162,9 +162,9 @@ class KernelTable {
     Owned operands(PyTuple_New(space.operands));
     for (int i = 0; i < space.operands; ++i) {
       const Operand& operand = space.operand[i];
-      PyTuple_SET_ITEM(operands.object, i,
-                       Py_BuildValue("(sCi)", c10::toString(operand.dtype), operand.walk,
-                                     int(operand.result)));
+      PyTuple_SET_ITEM(
+          operands.object, i,
+          Py_BuildValue("(sCi)", c10::toString(operand.dtype), operand.walk, int(operand.result)));
     }
     static const char* const families[] = {"forward", "backward", "sum_columns", "sum_rows",
                                            "sum_short_rows"};
@@ -173,8 +173,7 @@ class KernelTable {
         python_side.build, "ssOsisOiiOiO", op.name.c_str(), families[int(request.family)],
         choices.object, cuda ? "cuda" : "cpu", int(request.device.index()),
         c10::toString(request.common), request.use_double ? Py_True : Py_False, space.dims,
-        request.vector, request.wide_index ? Py_True : Py_False, space.outputs,
-        operands.object));
+        request.vector, request.wide_index ? Py_True : Py_False, space.outputs, operands.object));
     return cuda ? load_cuda(built.object, request.device.index()) : load_cpu(built.object);
   }
 
@@ -195,14 +194,14 @@ class KernelTable {
     PyObject* cubin;
     const char* symbol;
     int block, unroll, per_processor;
-    if (!PyArg_ParseTuple(built, "Ssiii", &cubin, &symbol, &block, &unroll,
-                          &per_processor))
+    if (!PyArg_ParseTuple(built, "Ssiii", &cubin, &symbol, &block, &unroll, &per_processor))
       throw python_error();
     const Driver& driver = Driver::get();
     constexpr int kMultiprocessorCount = 16;
     void* module;
     Compiled compiled;
-    driver.check(driver.ModuleLoadData(&module, PyBytes_AS_STRING(cubin)), "loading a kernel (cuModuleLoadData)");
+    driver.check(driver.ModuleLoadData(&module, PyBytes_AS_STRING(cubin)),
+                 "loading a kernel (cuModuleLoadData)");
     driver.check(driver.ModuleGetFunction(&compiled.function, module, symbol),
                  "finding a kernel (cuModuleGetFunction)");
     compiled.block = unsigned(block);
@@ -255,7 +254,8 @@ inline void* current_stream(c10::Device device) {
     if (!symbol)
       if (void* library = dlopen("libc10_cuda.so", RTLD_NOW | RTLD_NOLOAD))
         symbol = dlsym(library, "_ZNK3c104cuda10CUDAStream6streamEv");
-    TORCH_CHECK(symbol, "megafuse: libc10_cuda.so has no CUDAStream::stream(); use torch 2.11 or newer.");
+    TORCH_CHECK(symbol,
+                "megafuse: libc10_cuda.so has no CUDAStream::stream(); use torch 2.11 or newer.");
     return reinterpret_cast<Method>(symbol);
   }();
   return method(&stream);
@@ -295,8 +295,7 @@ constexpr int64_t kGrain = 16384;
 // Splits [0, n) over torch's threads in multiples of `align`; run(begin, end, slot).
 template <class Run>
 void split(int64_t n, int64_t weight, int64_t align, int64_t max_slots, const Run& run) {
-  int64_t slots = std::min<int64_t>({at::get_num_threads(), max_slots,
-                                     n * weight / kGrain});
+  int64_t slots = std::min<int64_t>({at::get_num_threads(), max_slots, n * weight / kGrain});
   if (slots <= 1 || at::in_parallel_region()) return run(0, n, 0);
   const int64_t each = ((n + slots - 1) / slots + align - 1) / align * align;
   on_torch_threads(slots, [&](int64_t slot) {

@@ -3,10 +3,9 @@
 // alone. The files beside this one, in reading order: op.h (an op as data), space.h (the
 // index space), kernels.h (compile, look up, launch), forward.h, backward.h, plain.h
 // (what takes the direct path), autograd.h, dispatch.h (what takes the other).
-#include <torch/csrc/python_headers.h>
-
 #include <ATen/record_function.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/python_headers.h>
 
 #include "dispatch.h"
 
@@ -123,8 +122,9 @@ PyObject* call_op(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   END_HANDLE_TH_ERRORS
 }
 
-PyMethodDef call_op_def = {"megafuse_op", reinterpret_cast<PyCFunction>(
-                               reinterpret_cast<void (*)()>(&call_op)), METH_FASTCALL, nullptr};
+PyMethodDef call_op_def = {"megafuse_op",
+                           reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_op)),
+                           METH_FASTCALL, nullptr};
 
 PyObject* get(PyObject* dict, const char* name) {
   PyObject* item = PyDict_GetItemString(dict, name);
@@ -151,7 +151,7 @@ PyObject* register_op(PyObject*, PyObject* d) {
     double least, most;
     if (!PyArg_ParseTuple(a, "ssOdd", &name, &kind, &choices, &least, &most)) throw python_error();
     static const char* const kinds[] = {"tensor", "any_tensor", "tensor_or_number",
-                                        "number", "flag", "choice"};
+                                        "number", "flag",       "choice"};
     const auto* found = std::find_if(std::begin(kinds), std::end(kinds),
                                      [&](const char* k) { return std::string(k) == kind; });
     TORCH_CHECK(found != std::end(kinds), "megafuse: unknown kind of argument ", kind);
@@ -169,6 +169,7 @@ PyObject* register_op(PyObject*, PyObject* d) {
     op->fixed_dtype = at::kChar;
   }
   op->dtype_like = int(PyLong_AsLong(get(d, "dtype_like")));
+  op->inverted = int(PyLong_AsLong(get(d, "inverted")));
   op->random = PyObject_IsTrue(get(d, "random"));
   op->autocast_float = PyObject_IsTrue(get(d, "autocast_float"));
   for_each(get(d, "saved"), [&](PyObject* s) { op->saved.push_back(int(PyLong_AsLong(s))); });
@@ -239,8 +240,15 @@ PyMethodDef methods[] = {
     {"bare_launch", bare_launch, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "megafuse_host", nullptr, -1, methods,
-                          nullptr, nullptr, nullptr, nullptr};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "megafuse_host",
+                          nullptr,
+                          -1,
+                          methods,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr};
 
 }  // namespace
 }  // namespace megafuse

@@ -49,6 +49,7 @@ struct Op {
   std::vector<int> numbers;  // positions of kNumber arguments, likewise
   at::ScalarType fixed_dtype = at::ScalarType::Undefined;  // of the output; else promoted
   int dtype_like = -1;  // the first argument is promoted as if it had this one's dtype
+  int inverted = -1;    // this argument, given as a number for CUDA, is passed as its reciprocal
   bool random = false;
   bool autocast_float = false;  // under CUDA autocast the output is float32
   std::vector<int> saved;

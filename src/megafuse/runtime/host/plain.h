@@ -5,6 +5,7 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
@@ -29,11 +30,15 @@ inline bool is_supported(const at::Tensor& t) {
          (type == at::kCPU || type == at::kCUDA || type == at::kMeta);
 }
 
+// Nothing is switched on that watches calls, and autograd is not switched off in a way that
+// GradMode does not show. Other keys may be masked (the autograd engine masks some on its threads):
+// plain tensors do not have them.
 inline bool only_plain_modes() {
   const auto local = c10::impl::tls_local_dispatch_key_set();
   const uint64_t extra = local.included_.raw_repr() & ~c10::default_included_set.raw_repr();
-  const uint64_t masked = local.excluded_.raw_repr() & ~kAutocast.raw_repr();
-  return extra == 0 && masked == 0 && !c10::impl::TorchDispatchModeTLS::any_modes_set() &&
+  const bool below_autograd = local.excluded_.has_any(c10::autograd_dispatch_keyset);
+  return extra == 0 && !(below_autograd && at::GradMode::is_enabled()) &&
+         !c10::impl::TorchDispatchModeTLS::any_modes_set() &&
          !at::impl::torch_function_mode_enabled();
 }
 

@@ -13,10 +13,17 @@ inline PyObject* to_tuple(const Op& op, at::ArrayRef<c10::IValue> args) {
   for (size_t i = 0; i < op.args.size(); ++i) {
     PyObject* item;
     switch (op.args[i].kind) {
-      case ArgKind::kNumber: item = PyFloat_FromDouble(args[i].toDouble()); break;
-      case ArgKind::kFlag: item = PyBool_FromLong(args[i].toBool()); break;
-      case ArgKind::kChoice: item = PyUnicode_FromString(args[i].toStringRef().c_str()); break;
-      default: item = THPVariable_Wrap(args[i].toTensor());
+      case ArgKind::kNumber:
+        item = PyFloat_FromDouble(args[i].toDouble());
+        break;
+      case ArgKind::kFlag:
+        item = PyBool_FromLong(args[i].toBool());
+        break;
+      case ArgKind::kChoice:
+        item = PyUnicode_FromString(args[i].toStringRef().c_str());
+        break;
+      default:
+        item = THPVariable_Wrap(args[i].toTensor());
     }
     PyTuple_SET_ITEM(tuple, Py_ssize_t(i), item);
   }

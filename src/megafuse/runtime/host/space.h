@@ -99,9 +99,7 @@ inline Order memory_order(at::IntArrayRef shape, at::ArrayRef<Shape> strides) {
   return order;
 }
 
-inline bool is_logical(const Order& order) {
-  return std::is_sorted(order.rbegin(), order.rend());
-}
+inline bool is_logical(const Order& order) { return std::is_sorted(order.rbegin(), order.rend()); }
 
 // Dense strides with the dimensions laid out in `order`.
 inline Shape dense_strides(at::IntArrayRef shape, const Order& order) {

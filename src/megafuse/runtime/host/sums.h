@@ -82,8 +82,7 @@ inline SumLaunch cut(const Request& request, const SumPlan& plan, unsigned max_g
     const int64_t per_block = is_short ? kSumThreads / 32 : 1;
     const int64_t turn = int64_t(kSumThreads) * request.vector;
     const int64_t most = std::min<int64_t>((plan.inner + turn - 1) / turn, 65535);
-    const int64_t pieces =
-        is_short || one_part ? 1 : std::clamp<int64_t>(max_grid / rows, 1, most);
+    const int64_t pieces = is_short || one_part ? 1 : std::clamp<int64_t>(max_grid / rows, 1, most);
     launch.parts = plan.outer * pieces;
     launch.grid_x = unsigned((rows + per_block - 1) / per_block);
     launch.grid_y = unsigned(pieces);
@@ -185,8 +184,8 @@ inline std::vector<at::Tensor> sum_inside(Request request, Space& space, const S
     op.stride[2] = count * plan.kept;  // from one part to the next
   }
   launch_sum(request, space, plan, kernel, how);
-  const bool one_dtype = std::all_of(dtypes.begin(), dtypes.end(),
-                                     [&](at::ScalarType d) { return d == dtypes[0]; });
+  const bool one_dtype =
+      std::all_of(dtypes.begin(), dtypes.end(), [&](at::ScalarType d) { return d == dtypes[0]; });
   const at::ScalarType total_dtype = one_dtype ? dtypes[0] : compute;
   at::Tensor total = how.parts == 1 && total_dtype == compute ? partial.squeeze(0)
                                                               : add_parts(partial, total_dtype);
