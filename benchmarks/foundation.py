@@ -230,13 +230,13 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     started = time.perf_counter()
-    budget = 0.3 if args.quick or args.device == "cuda" else 1.0
+    budget = 0.15 if args.device == "cuda" else 0.3 if args.quick else 1.0
     results: dict[str, Any] = {"suite": "foundation", "machine": machine(args.device), "rows": []}
     for name, elements, dtype, compiled in plan(args.device, args.quick):
         results["rows"].append(row(name, elements, dtype, args.device, budget, compiled))
         print(line(results["rows"][-1]), flush=True)
     if args.device == "cuda":
-        results["host_cost"] = host_cost(budget=1.0)
+        results["host_cost"] = host_cost(budget=0.5)
         for kind, contenders in results["host_cost"].items():
             told = ", ".join(f"{n} {t['median'] * 1e6:.2f}" for n, t in contenders.items())
             print(f"host µs at 1 K, {kind}: {told}")

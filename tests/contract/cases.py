@@ -97,15 +97,3 @@ def wanting_grad(case: Case, args: Args) -> Args:
 
 def leaves(args: Args) -> list[Tensor]:
     return [t for t in tensors(args) if t.requires_grad]
-
-
-def poison(like: Tensor, copies: int = 3) -> None:
-    """Leaves NaN (or −1) in the CUDA memory that an output like this one will get.
-
-    torch's allocator hands the freed blocks out again. On the CPU malloc does it (conftest.py).
-    """
-    if like.is_cuda:
-        torch.cuda.empty_cache()  # so that no other free block is handed out instead
-        held = [torch.empty_like(like) for _ in range(copies)]
-        for block in held:
-            block.fill_(float("nan") if block.is_floating_point() else -1)

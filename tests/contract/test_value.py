@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from contract.cases import CASES, ONE_EACH, Case, poison
+from contract.cases import CASES, ONE_EACH, Case
 from contract.rules import check_value
 
 SHAPES = [
@@ -48,11 +48,3 @@ def test_far_from_zero(case: Case, dtype: torch.dtype, device: str) -> None:
     check_value(
         case, [a * 16 if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
     )
-
-
-@pytest.mark.parametrize("numel", [7, 1000, (1 << 20) + 3])
-def test_new_memory_is_poisoned(numel: int, device: str) -> None:
-    """Else an element that no kernel writes could pass above."""
-    poison(torch.empty(numel, device=device))
-    found = torch.empty(numel, device=device)
-    assert (found.isnan() | (found < -1e38)).all()

@@ -75,12 +75,18 @@ struct Gelu : Smooth<Gelu> {
     F c = at_most(y, F(sizeof(F) == 4 ? 11.67 : 100));  // the tail is 0 there: no Inf * 0
     return fma(-c, normal_tail(c), positive_part);
   }
-  // The tail itself for x < 0, so that nothing cancels there. The term 0 x is for Inf and NaN:
-  // both give NaN.
+  // Phi(x) + x phi(x); NaN at Inf.
   template <class F>
   static MF_INLINE F derivative(F x) {
-    F tail = gelu_slope_tail(abs(x));
+#if MF_ON_GPU
+    // CUDA's erf and exp are more accurate than the tail below, and there is time for them.
+    const F density = F(0.39894228040143267794) * mf::exp(F(-0.5) * x * x);
+    return fma(x, density, fma(F(0.5), mf::erf(x * F(0.70710678118654752440)), F(0.5)));
+#else
+    // The tail itself for x < 0, so that nothing cancels there; 0 x is for Inf and NaN.
+    const F tail = gelu_slope_tail(abs(x));
     return fma(x, F(0), select(x < F(0), tail, F(1) - tail));
+#endif
   }
 };
 

@@ -15,6 +15,7 @@ struct Driver {
   int (*LaunchKernel)(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                       unsigned by, unsigned bz, unsigned shared, void* stream, void** params,
                       void** extra);
+  int (*MemsetD8Async)(uint64_t address, unsigned char value, size_t bytes, void* stream);
   int (*CtxGetCurrent)(void** context);
   int (*CtxSetCurrent)(void* context);
   int (*DeviceGet)(int* device, int ordinal);
@@ -58,6 +59,7 @@ struct Driver {
     find(d.ModuleLoadData, "cuModuleLoadData");
     find(d.ModuleGetFunction, "cuModuleGetFunction");
     find(d.LaunchKernel, "cuLaunchKernel");
+    find(d.MemsetD8Async, "cuMemsetD8Async");
     find(d.CtxGetCurrent, "cuCtxGetCurrent");
     find(d.CtxSetCurrent, "cuCtxSetCurrent");
     find(d.DeviceGet, "cuDeviceGet");

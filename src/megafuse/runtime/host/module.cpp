@@ -201,6 +201,12 @@ PyObject* setup(PyObject*, PyObject* args) {
 
 PyObject* launch_count(PyObject*, PyObject*) { return PyLong_FromLongLong(launches.load()); }
 
+// poison_outputs(on): see forward.h.
+PyObject* set_poison_outputs(PyObject*, PyObject* on) {
+  poison_outputs = PyObject_IsTrue(on);
+  Py_RETURN_NONE;
+}
+
 // forget_kernels(): the next call of each kernel asks Python again (for tuning).
 PyObject* forget_kernels(PyObject*, PyObject*) {
   KernelTable::get().forget();
@@ -235,6 +241,7 @@ PyMethodDef methods[] = {
     {"setup", setup, METH_VARARGS, nullptr},
     {"register_op", register_op, METH_O, nullptr},
     {"launch_count", launch_count, METH_NOARGS, nullptr},
+    {"poison_outputs", set_poison_outputs, METH_O, nullptr},
     {"forget_kernels", forget_kernels, METH_NOARGS, nullptr},
     {"remember_launches", set_remember_launches, METH_O, nullptr},
     {"bare_launch", bare_launch, METH_O, nullptr},
