@@ -18,34 +18,68 @@ BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
 
 def table(results: dict[str, Any]) -> str:
-    about = results["machine"]
+    about, rows = results["machine"], results["rows"]
     on_gpu = "gpu" in about
-    where = about["gpu"] if on_gpu else f"{about['cpu']} ({about['threads']} threads)"
-    head = ["op", "dtype", "elements", "fused", "eager", "torch.compile"]
-    lines = [f"**{where}**, torch {about['torch']}, {about['date']}. {_how(on_gpu)}", ""]
-    lines.append("| " + " | ".join(head + (["of `copy_`"] if on_gpu else [])) + " |")
-    lines.append("|---|---|" + "---:|" * (len(head) - 2 + on_gpu))
-    lines += [_row(row, on_gpu) for row in results["rows"]]
+    where = about["gpu"] if on_gpu else f"{about['cpu']}, {about['threads']} threads"
+    head = ["op", "dtype", "elements", "fused", "eager", "compile"]
+    if on_gpu:
+        head += ["of `copy_`", "eager, wall", "compile, wall"]
+    lines = [
+        f"<details><summary>{where}, torch {about['torch']}, {about['date']}</summary>",
+        "",
+        _how(on_gpu),
+        "",
+        "| " + " | ".join(head) + " |",
+        "|---|---|" + "---:|" * (len(head) - 2),
+        *(_row(row, rows, on_gpu) for row in rows if _shown(row, on_gpu)),
+    ]
     if "host_cost" in results:
         lines += ["", _host_cost(results["host_cost"])]
     if "start_up" in results:
         lines += ["", _start_up(results["start_up"])]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", "</details>"])
+
+
+def _shown(row: dict[str, Any], on_gpu: bool) -> bool:
+    """All rows of a GPU; on a CPU the ends and the middle."""
+    return on_gpu or row["elements"] in (1 << 10, 1 << 20, 1 << 24)
 
 
 def _how(on_gpu: bool) -> str:
-    clock = "device time, cold L2" if on_gpu else "wall time"
-    return f"Median {clock}; columns 5 and 6 say how many times longer the others took."
+    if not on_gpu:
+        return "Median wall time. eager, compile: how many times longer they took."
+    return (
+        "Median device time, cold L2. eager, compile: how many times longer they took; “wall”: the "
+        "same for calls in a row, host included. of `copy_`: bytes per second against a copy of as "
+        "many bytes."
+    )
 
 
-def _row(row: dict[str, Any], on_gpu: bool) -> str:
+def _row(row: dict[str, Any], rows: list[dict[str, Any]], on_gpu: bool) -> str:
     median = {name: t["median"] for name, t in row["seconds"].items()}
     fused = median["fused"]
     cells = [f"`{row['op']}`", row["dtype"], _count(row["elements"]), _time(fused)]
-    cells += [f"{median[n] / fused:.2f}×" if n in median else "" for n in ("eager", "compile")]
+    cells += [_times(median, name) for name in ("eager", "compile")]
     if on_gpu:
-        cells.append(f"{median['copy'] / fused:.0%}")
+        wall = {name: t["median"] for name, t in row["wall_seconds"].items()}
+        cells.append(f"{_copy_seconds(row, rows) / fused:.0%}")
+        cells += [_times(wall, name) for name in ("eager", "compile")]
     return "| " + " | ".join(cells) + " |"
+
+
+def _times(median: dict[str, float], name: str) -> str:
+    return f"{median[name] / median['fused']:.2f}×" if name in median else ""
+
+
+def _copy_seconds(row: dict[str, Any], rows: list[dict[str, Any]]) -> float:
+    """The fastest copy of as many bytes, to within 1 %, in the run.
+
+    Copies of a size that is no multiple of 16 are slow; a neighbour of a rounder size is the
+    fairer measure.
+    """
+    size = row["bytes_moved"]
+    near = [r for r in rows if abs(r["bytes_moved"] - size) <= size / 100]
+    return min(float(r["seconds"]["copy"]["median"]) for r in near)
 
 
 def _host_cost(cost: dict[str, Any]) -> str:

@@ -163,3 +163,10 @@ def test_walk_is_formatted(tmp_path):
     for command in (["check"], ["format", "--check"]):
         ran = subprocess.run([sys.executable, "-m", "ruff", *command, *settings], check=False)
         assert ran.returncode == 0
+
+
+def test_readme_shows_the_results_files():
+    """`python benchmarks/readme_results.py` brings README up to date."""
+    script = ROOT / "benchmarks" / "readme_results.py"
+    ran = subprocess.run([sys.executable, str(script), "--check"], check=False)
+    assert ran.returncode == 0, "README.md and benchmarks/results disagree"

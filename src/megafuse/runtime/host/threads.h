@@ -15,8 +15,12 @@ void on_torch_threads(int64_t n, const Task& task) {
   thread_local at::TensorIterator iterator;
   if (iterator.ntensors() == 0 || iterator.numel() != n) {
     at::AutoDispatchBelowADInplaceOrView below;
-    iterator = at::TensorIterator::nullary_op(*std::make_unique<at::TensorBase>(
-        at::empty({n}, at::TensorOptions().dtype(at::kByte).device(at::kCPU))));
+    const at::Tensor bytes = at::empty({n}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
+    iterator = at::TensorIteratorConfig()
+                   .check_all_same_dtype(false)
+                   .resize_outputs(false)
+                   .add_owned_output(bytes)
+                   .build();
   }
   char* const base = static_cast<char*>(iterator.data_ptr(0));
   iterator.for_each(
