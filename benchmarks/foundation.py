@@ -42,13 +42,14 @@ CPU_SIZES = [1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 24]
 
 
 def machine(device: str) -> dict[str, Any]:
-    commit = subprocess.run(
+    asked = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
+    )
+    commit = asked.stdout.strip() if asked.returncode == 0 else os.environ.get("MEGAFUSE_COMMIT")
     compiler = cpp.find()
     about = {
         "date": date.today().isoformat(),
-        "commit": commit or os.environ.get("MEGAFUSE_COMMIT", "unknown"),
+        "commit": commit or "unknown",
         "megafuse": mf.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),

