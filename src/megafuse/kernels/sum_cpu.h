@@ -58,7 +58,7 @@ struct SumCpu : PointwiseCpu<K> {
   MF_INLINE void add_to(i64 k, F value) const {
     using T = typename Out<O>::T;
     T* to = reinterpret_cast<T*>(words[O]) + slot * stride(O, 2) + k;
-    *to = cast<T>(cast<F>(*to) + value);
+    *to = cast<T>(cast<double>(*to) + double(value));
   }
 
   template <int... O>

@@ -1,8 +1,8 @@
 // The gradients of one call in one launch, those of broadcast arguments summed on the way.
 #pragma once
 
-#include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/sum.h>
 
 #include "sums.h"
 
@@ -63,7 +63,7 @@ class Backward {
       // Sums of a form the kernel does not take: write them whole, then add them up.
       whole.append(summed.begin(), summed.end());
       TORCH_CHECK(launch(whole, {}), "megafuse.", op.name, ": too many dimensions");
-      for (int i : summed) gradients[i] = at::sum_to(gradients[i], b.like[i].sizes());
+      for (int i : summed) gradients[i] = sum_by_dimension(gradients[i], i);
     } else if (summed.empty() && !whole.empty()) {
       TORCH_CHECK(launch(whole, {}), "megafuse.", op.name, ": too many dimensions");
     }
@@ -79,6 +79,18 @@ class Backward {
   }
   at::ScalarType dtype_of(int i) const {
     return b.like[i].defined() ? b.like[i].scalar_type() : grad.scalar_type();
+  }
+
+  // `whole` summed to the shape of gradient i, one dimension after the other: torch's sum over
+  // several dimensions at once was 13 ulp off where these were 1.
+  at::Tensor sum_by_dimension(const at::Tensor& whole, int i) const {
+    const at::IntArrayRef sizes = b.like[i].sizes();
+    const int64_t lead = int64_t(shape.size() - sizes.size());
+    at::Tensor total = whole.to(sum_dtype(grad.device(), use_double));
+    for (int64_t d = int64_t(shape.size()) - 1; d >= 0; --d)
+      if (shape[d] != 1 && (d < lead || sizes[d - lead] == 1))
+        total = at::sum(total, {d}, /*keepdim=*/true);
+    return total.to(dtype_of(i));
   }
 
   // One launch that writes the gradients `whole` and sums those in `summed`; false where their
@@ -108,7 +120,8 @@ class Backward {
     const at::ScalarType compute = use_double ? at::kDouble : at::kFloat;
     c10::SmallVector<at::ScalarType, 4> dtypes;
     for (int i : summed) {
-      space.add(compute, 'r', nullptr).result = int8_t(op.grads[i].result);
+      space.add(sum_dtype(grad.device(), use_double), 'r', nullptr).result =
+          int8_t(op.grads[i].result);
       strides.push_back(packed_strides(b.like[i].sizes()));
       dtypes.push_back(dtype_of(i));
     }

@@ -12,6 +12,12 @@
 
 namespace megafuse {
 
+// Partial sums on the CPU are in double: a thread adds thousands of blocks to one number, and it
+// costs nothing, since blocks themselves are summed in the compute type. A GPU's block writes once.
+inline at::ScalarType sum_dtype(c10::Device device, bool use_double) {
+  return use_double || !device.is_cuda() ? at::kDouble : at::kFloat;
+}
+
 struct SumPlan {
   bool possible = false;
   int64_t outer = 1, kept = 1, inner = 1;
@@ -172,8 +178,8 @@ inline std::vector<at::Tensor> sum_inside(Request request, Space& space, const S
   const Compiled kernel = KernelTable::get().find(request, space);
   const SumLaunch how = cut(request, plan, kernel.max_grid, false);
   const int64_t count = int64_t(dtypes.size());
-  const at::ScalarType compute = request.use_double ? at::kDouble : at::kFloat;
-  at::Tensor partial = allocate({how.parts, count * plan.kept}, {}, compute, request.device);
+  const at::ScalarType summed_in = sum_dtype(request.device, request.use_double);
+  at::Tensor partial = allocate({how.parts, count * plan.kept}, {}, summed_in, request.device);
   if (!request.device.is_cuda()) partial.zero_();  // threads add to their row, blocks write it
   int64_t n = 0;
   for (int i = 0; i < space.outputs; ++i) {
@@ -186,9 +192,9 @@ inline std::vector<at::Tensor> sum_inside(Request request, Space& space, const S
   launch_sum(request, space, plan, kernel, how);
   const bool one_dtype =
       std::all_of(dtypes.begin(), dtypes.end(), [&](at::ScalarType d) { return d == dtypes[0]; });
-  const at::ScalarType total_dtype = one_dtype ? dtypes[0] : compute;
-  at::Tensor total = how.parts == 1 && total_dtype == compute ? partial.squeeze(0)
-                                                              : add_parts(partial, total_dtype);
+  const at::ScalarType total_dtype = one_dtype ? dtypes[0] : summed_in;
+  at::Tensor total = how.parts == 1 && total_dtype == summed_in ? partial.squeeze(0)
+                                                                : add_parts(partial, total_dtype);
   std::vector<at::Tensor> sums;
   for (int64_t i = 0; i < count; ++i)
     sums.push_back(total.narrow(0, i * plan.kept, plan.kept).to(dtypes[i]));
