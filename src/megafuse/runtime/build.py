@@ -19,11 +19,6 @@ def declare(op: str, functors: render.Functors) -> None:
     _FUNCTORS[op] = functors
 
 
-def declared(op: str) -> render.Functors:
-    """What `declare` was told."""
-    return _FUNCTORS[op]
-
-
 def kernel(
     op: str,
     family: str,
