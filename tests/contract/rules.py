@@ -13,11 +13,11 @@ below the mean, such as the tail of a sigmoid, and leaves out those where eager 
 half of its digits.
 
 Few elements can be lucky in eager, so eager's error is measured on 262,144 elements of the same
-distribution too. In fp64 nothing wider is at hand and eager would look exact: its error in ulps
-is taken to be what it is in fp32 on the same inputs, and counted once more, as it is also the
-reference's. A sum (a bias's gradient) may cancel: its ulp is taken at no less than the root of
-the sum of its terms' squares. Its rounding errors grow with the depth of the tree that adds it
-up: half an ulp more per level.
+distribution too: also drawn `stretch` times as wide where a test's arguments are. In fp64 nothing
+wider is at hand and eager would look exact: its error in ulps is taken to be what it is in fp32
+on the same inputs, and counted once more, as it is also the reference's. A sum (a bias's
+gradient) may cancel: its ulp is taken at no less than the root of the sum of its terms' squares.
+Its rounding errors grow with the depth of the tree that adds it up: half an ulp more per level.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -58,9 +58,9 @@ class Errors:
 
         `judged` are the elements that count for `relative`.
         """
-        rms = exact.square().mean().sqrt().item()
         error = _error(got, exact)
         finite = error.isfinite()  # same_class judges the others
+        rms = exact[finite].square().mean().sqrt().item()
         if least is None:
             least = exact.new_tensor(rms / 8)
         unit = _ulp(exact.abs().maximum(least), dtype)
@@ -86,7 +86,7 @@ def _error(got: Tensor, exact: Tensor) -> Tensor:
 # ---- values
 
 
-def check_value(case: Case, args: Args) -> Tensor:
+def check_value(case: Case, args: Args, stretch: float = 1) -> Tensor:
     """Calls the fused op on poisoned memory and holds the result against the rule."""
     reference = case.op.reference
     eager = reference(*args)
@@ -102,23 +102,36 @@ def check_value(case: Case, args: Args) -> Tensor:
             yardstick = (reference(*narrow), reference(*upcast(narrow)))
         else:
             yardstick = (eager, exact)
-        pool = value_pool(case, yardstick[0].dtype, fused.device.type)
+        pool = value_pool(case, yardstick[0].dtype, fused.device.type, stretch)
         check_errors("the value", fused, exact, yardstick, pool, fused.dtype)
     return fused
 
 
 @functools.cache
-def value_pool(case: Case, dtype: torch.dtype, device: str) -> Errors:
+def value_pool(case: Case, dtype: torch.dtype, device: str, stretch: float = 1) -> Errors:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        args = case.args(POOL, dtype, device)
-        return Errors.of(case.op.reference(*args), case.op.reference(*upcast(args)), dtype)
+        args = stretched(case.args(POOL, dtype, device), stretch)
+        pool = Errors.of(case.op.reference(*args), case.op.reference(*upcast(args)), dtype)
+    return pool if stretch == 1 else _bounded(pool, value_pool(case, dtype, device), stretch)
+
+
+def _bounded(pool: Errors, plain: Errors, stretch: float) -> Errors:
+    """A product grows with the square of its arguments. An exponential grows without bound, and a
+    mean made of its few largest values would excuse all others."""
+    return replace(pool, rms=min(pool.rms, stretch**2 * plain.rms))
+
+
+def stretched(args: Args, stretch: float) -> Args:
+    return [a * stretch if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
 
 
 # ---- gradients
 
 
-def check_gradients(case: Case, args: Args, grad: Tensor | None = None) -> list[Tensor]:
+def check_gradients(
+    case: Case, args: Args, grad: Tensor | None = None, stretch: float = 1
+) -> list[Tensor]:
     """The gradients of all arguments that can have one, against the rule."""
     reference = case.op.reference
     out = reference(*args)
@@ -151,7 +164,8 @@ def check_gradients(case: Case, args: Args, grad: Tensor | None = None) -> list[
         dtype = max(fused[i].dtype, out.dtype, key=lambda d: torch.finfo(d).eps)
         double = dtype == torch.float64
         yardstick = (eager32[i], exact32[i]) if double else (eager[i], exact[i])
-        pool = gradient_pool(case, name, torch.float32 if double else dtype, out.device.type)
+        narrowed = torch.float32 if double else dtype
+        pool = gradient_pool(case, name, narrowed, out.device.type, stretch)
         terms = out.numel() / fused[i].numel()
         size = None
         if terms > 1:
@@ -161,10 +175,12 @@ def check_gradients(case: Case, args: Args, grad: Tensor | None = None) -> list[
 
 
 @functools.cache
-def gradient_pool(case: Case, name: str, dtype: torch.dtype, device: str) -> Errors:
+def gradient_pool(
+    case: Case, name: str, dtype: torch.dtype, device: str, stretch: float = 1
+) -> Errors:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        args = case.args(POOL, dtype, device)
+        args = stretched(case.args(POOL, dtype, device), stretch)
         position = case.op.position(name)
         value = args[position]
         if not isinstance(value, Tensor):
@@ -174,7 +190,10 @@ def gradient_pool(case: Case, name: str, dtype: torch.dtype, device: str) -> Err
         i = differentiated(case, args).index(name)
         eager = gradients(case, case.op.reference, args, grad)[i]
         exact = gradients(case, case.op.reference, upcast(args), _wide(grad))[i]
-        return Errors.of(eager, exact, dtype)
+    pool = Errors.of(eager, exact, dtype)
+    if stretch == 1:
+        return pool
+    return _bounded(pool, gradient_pool(case, name, dtype, device), stretch)
 
 
 def gradients(

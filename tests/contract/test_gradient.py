@@ -17,7 +17,7 @@ from contract.cases import (
     leaves,
     wanting_grad,
 )
-from contract.rules import check_gradients, upcast
+from contract.rules import check_gradients, stretched, upcast
 
 SHAPES = [(), (1,), (0,), (0, 5), (5, 0), (7,), (33,), (64, 64), (3, 5, 7), (100003,), (515, 517)]
 
@@ -58,8 +58,7 @@ def test_error_of_every_choice(case: Case, dtype: torch.dtype, device: str) -> N
 def test_far_from_zero(case: Case, device: str) -> None:
     """Arguments up to about 60: tails and saturation."""
     args = case.args((10007,), torch.float32, device)
-    scaled = [a * 16 if isinstance(a, Tensor) and a.is_floating_point() else a for a in args]
-    check_gradients(case, scaled)
+    check_gradients(case, stretched(args, 16), stretch=16)
 
 
 # What the smaller operand looks like beside a full one of this shape.
