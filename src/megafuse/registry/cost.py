@@ -15,18 +15,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes that must cross memory once, floating-point operations, kernel launches."""
+    """Bytes that must cross memory once, floating-point operations, kernel launches.
+
+    Of the bytes moved, so many are written.
+    """
 
     bytes_moved: int
     flops: int
     launches: int
+    bytes_written: int
 
     @staticmethod
     def of_forward(op: Op, args: Sequence[Any]) -> Cost:
         """Every tensor read once, as stored (a broadcast one is small), the output written once."""
         out = _output(op, args)
         read = sum(_bytes(t) for t in args if isinstance(t, Tensor))
-        return Cost(read + _bytes(out), op.flops[0] * out.numel(), 1)
+        return Cost(read + _bytes(out), op.flops[0] * out.numel(), 1, _bytes(out))
 
     @staticmethod
     def of_backward(op: Op, args: Sequence[Any]) -> Cost:
@@ -45,10 +49,10 @@ class Cost:
             if t.numel() == out.numel() and n not in op.passthrough
         }
         summed = [t for t in wanted.values() if t.numel() != out.numel()]
-        moved = _bytes(out) + sum(_bytes(t) for t in saved if isinstance(t, Tensor))
-        moved += sum(_bytes(t) for t in whole.values()) + sum(_bytes(t) for t in summed)
+        read = _bytes(out) + sum(_bytes(t) for t in saved if isinstance(t, Tensor))
+        written = sum(_bytes(t) for t in (*whole.values(), *summed))
         launches = int(bool(whole or summed)) + int(bool(summed))
-        return Cost(moved, op.flops[1] * out.numel(), launches)
+        return Cost(read + written, op.flops[1] * out.numel(), launches, written)
 
 
 def _bytes(tensor: Tensor) -> int:
