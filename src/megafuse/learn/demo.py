@@ -167,13 +167,13 @@ class _Demo:
     def _table(self) -> None:
         gain = "speed-up" if self.is_fused else "ratio"
         speeds = ("separate GB/s", f"{self.ours} GB/s")
-        titles = ("floats", "separate", self.ours, gain, "middle half", *speeds)
+        titles = ("floats", "separate", self.ours, gain, "4 of 5 in", *speeds)
         rows = [self._row(result) for result in self.results]
         (_wide_table if self.screen.width >= 80 else _narrow_table)(self.screen, titles, rows)
         self.screen.print(
-            "Median of calls that took turns; half of all ratios lie in the middle half. GB/s: "
-            "bytes moved, by the count above, over time. Each call allocates its results, as in "
-            "a model.\n",
+            "Median of calls that took turns; four of five ratios lie in the range beside it. "
+            "GB/s: bytes moved, by the count above, over time. Each call allocates its results, as "
+            "in a model.\n",
             style="dim",
         )
 

@@ -51,6 +51,7 @@ def at_size(separate: Way, fused: Way, size: int, device: str, budget: float) ->
             "clone": lambda _: x.clone(),
         },
         device=device,
+        clock="cold" if device == "cuda" else "warm",
         budget=budget,
     )
     return Measured(size, *taken.values())
