@@ -13,7 +13,7 @@ import pytest
 import megafuse
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = {".h", ".cpp", ".cu"}
+SOURCES = {".h", ".cpp", ".cu", ".html", ".css", ".js"}
 
 
 def fenced(markdown: str) -> list[str]:

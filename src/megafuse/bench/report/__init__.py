@@ -1,0 +1,125 @@
+"""Results files as one HTML page that needs nothing else: `megafuse report FILE… -o PAGE.html`.
+
+    page.html ── the headings, and a place for every part
+    page.css  ── how it looks: light, dark, phone, paper
+    *.js      ── draw the parts from the results, which the page holds as JSON
+
+The page loads nothing. Its content security policy allows only the script and the style that
+were put in here, by their hashes, so no text from a results file can become code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import secrets
+import sys
+import webbrowser
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files as resources
+from pathlib import Path
+from string import Template
+
+from megafuse.bench.result import NotAResult, Result, plain, read
+
+# One script in the page: what is shared first, then a file for each part, the page itself last.
+_SCRIPTS = (
+    *("format.js", "dom.js", "results.js", "choice.js"),
+    *("charts.js", "bars.js", "speedup.js", "tables.js", "roofline.js", "compare.js"),
+    *("details.js", "machine.js", "summary.js", "controls.js", "page.js"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `megafuse report`."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="what `bench --json` wrote")
+    parser.add_argument(
+        "-o", "--output", default="report.html", metavar="PAGE.html", help="default: report.html"
+    )
+    parser.add_argument("--open", action="store_true", help="show it in the browser")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Writes the page. The exit status is 0, 1 for a page not written, 2 for a bad results file."""
+    try:
+        write(parsed.files, parsed.output)
+    except NotAResult as error:
+        print(f"megafuse: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        reason = error.strerror or error
+        print(f"megafuse: cannot write {parsed.output}: {reason}", file=sys.stderr)
+        return 1
+    print(f"wrote {parsed.output}")
+    if parsed.open:
+        webbrowser.open(Path(parsed.output).resolve().as_uri())
+    return 0
+
+
+def write(files: Sequence[str | Path], output: str | Path) -> None:
+    """Reads results files and writes their page. A page of that name stays whole until then.
+
+    Raises NotAResult for a file that cannot be read, OSError where the page cannot be written.
+    """
+    text = page([read(file) for file in files], _names([Path(file) for file in files]))
+    target = Path(output)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        # A file name need not be valid text; the page shows "?" there.
+        unfinished.write_text(text, encoding="utf-8", errors="replace")
+        os.replace(unfinished, target)
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+
+
+def page(results: Sequence[Result], names: Sequence[str]) -> str:
+    """The whole HTML text. `names` tell the files apart on it; one that comes again is numbered."""
+    names = [
+        f"{name} ({list(names[: i + 1]).count(name)})" if list(names).count(name) > 1 else name
+        for i, name in enumerate(names)
+    ]
+    style = _text("page.css")
+    script = "\n".join(_text(name) for name in _SCRIPTS)
+    held = [{"name": name, **result.to_json()} for name, result in zip(names, results, strict=True)]
+    return Template(_text("page.html")).substitute(
+        title=escape(", ".join(names)),
+        policy=f"default-src 'none'; img-src data:; style-src {_source(style)}; "
+        f"script-src {_source(script)}",
+        style=style,
+        script=script,
+        data=_json(held),
+    )
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Each file's stem, with its folder where two have the same."""
+    stems = [path.stem for path in paths]
+    return [
+        f"{path.resolve().parent.name}/{path.stem}" if stems.count(path.stem) > 1 else path.stem
+        for path in paths
+    ]
+
+
+def _text(name: str) -> str:
+    return (resources(__package__) / name).read_text(encoding="utf-8")
+
+
+def _source(text: str) -> str:
+    """What a content security policy calls exactly this text."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _json(value: object) -> str:
+    """ASCII only, and without the characters that could end the script element it stands in."""
+    text = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,243 @@
+"""What a benchmark found out, and its JSON: the one source of the table, the page and README.
+
+    Result ── machine, versions, commit, roofs
+      └─ Row ── one op, mode, dtype and shape
+           ├─ Entry ── one contender: its times, accuracy, traffic; or its error and no time
+           └─ speedups: how many times longer each other contender took than the subject
+
+Times are seconds, sizes bytes, rates per second. A thing that could not be measured is None, and
+`missing` says why.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+FORMAT, VERSION = "megafuse-bench", 1
+CLOCKS = ("cold", "warm", "host", "graph")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A median of `n` samples; four of five samples lie between `low` and `high`."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Speedup(Span):
+    """How many times longer a contender took than the subject, and what may be said of it."""
+
+    verdict: str  # "faster", "slower", or "ambiguous": the two spreads overlap
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Errors against float64. Relative ones leave out results that are exactly 0."""
+
+    max_abs: float
+    mean_abs: float
+    max_rel: float
+    mean_rel: float
+    rel_percentiles: dict[str, float]  # "50", "99", "99.9"
+    exact: float  # share of results equal to the float64 one rounded to the dtype
+
+
+@dataclass
+class Entry:
+    """One contender of a row."""
+
+    name: str
+    about: str  # what it is, in words
+    error: str | None = None
+    times: dict[str, Span] = field(default_factory=dict)  # by clock
+    missing: dict[str, str] = field(default_factory=dict)  # what was not measured → why
+    accuracy: Accuracy | None = None
+    launches: int | None = None
+    kernels: list[str] = field(default_factory=list)
+    bytes_real: int | None = None
+    peak_extra_bytes: int | None = None
+    bytes_per_second: float | None = None  # least bytes over the cold time
+    flop_per_second: float | None = None
+    roof_share: float | None = None  # of the measured roof that binds
+    yardstick: bool = False  # a copy, a bare launch: for scale, no rival
+
+    @property
+    def cold(self) -> float | None:
+        return self.times["cold"].median if "cold" in self.times else None
+
+
+@dataclass
+class Row:
+    """One op at one size: every contender, timed in turns."""
+
+    op: str
+    mode: str  # "forward", "forward, grad" (the graph is recorded), "forward+backward"
+    dtype: str
+    shape: list[int]
+    elements: int
+    device: str
+    subject: str  # whom the speed-ups are about
+    bytes_least: int | None
+    flops: int | None
+    roof: str | None  # which roof binds: "memory" or "compute"
+    entries: list[Entry]
+    speedups: dict[str, dict[str, Speedup]] = field(default_factory=dict)  # by name, then clock
+    conditions: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def entry(self, name: str) -> Entry | None:
+        return next((e for e in self.entries if e.name == name), None)
+
+    @property
+    def key(self) -> tuple[str, str, str, tuple[int, ...]]:
+        """What makes two rows of different files comparable."""
+        return self.op, self.mode, self.dtype, tuple(self.shape)
+
+
+@dataclass
+class Roofs:
+    """What the machine was measured to do at best: bytes and FLOP a second."""
+
+    copy: float
+    read: float
+    gemm: dict[str, float]  # by dtype
+    launch: float | None = None  # seconds of an empty device-side step, on CUDA
+    date: str = ""
+
+    def matching(self, dtype: str, gemm: bool = False) -> float:
+        """FLOP a second for this dtype; arithmetic outside matrix products is done in float32."""
+        wanted = dtype if gemm or dtype == "float64" else "float32"
+        return self.gemm.get(wanted) or self.gemm["float32"]
+
+
+@dataclass
+class Result:
+    """Everything one run found out."""
+
+    suite: str
+    command: str
+    date: str
+    commit: str
+    changed: bool  # the working tree had changes that the commit does not hold
+    machine: dict[str, Any]
+    versions: dict[str, str | None]
+    roofs: Roofs | None
+    rows: list[Row]
+    seconds_taken: float = 0.0
+    stopped: bool = False  # by the user, before all rows were measured
+    start_up: dict[str, Span] | None = None
+
+    @property
+    def label(self) -> str:
+        """The machine's name, short."""
+        return str(self.machine.get("gpu") or f"{self.machine['cpu']}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, "version": VERSION, **asdict(self)}
+
+    def write(self, path: str | Path) -> None:
+        """Rounded to 6 digits: no measurement here has more."""
+        text = json.dumps(plain(self.to_json()), indent=1, allow_nan=False)
+        Path(path).write_text(text + "\n", encoding="utf-8")
+
+    def __str__(self) -> str:
+        from megafuse.bench import table
+
+        return table.text(self)
+
+    def _repr_html_(self) -> str:
+        from megafuse.bench import table
+
+        return table.html(self)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+
+class NotAResult(ValueError):
+    """The file is not one that `megafuse bench --json` wrote."""
+
+
+def read(path: str | Path) -> Result:
+    """Reads a results file; says what is wrong with one that is not."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotAResult(f"{path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:  # not JSON, not text, or nested without end
+        raise NotAResult(f"{path} is not JSON: {error}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise NotAResult(f"{path} is not a results file: `megafuse bench --json FILE` writes one.")
+    if data.get("version") != VERSION:
+        raise NotAResult(
+            f"{path} has version {data.get('version')} of the format, this megafuse reads "
+            f"{VERSION}: measure again, or use the megafuse that wrote it."
+        )
+    try:
+        return from_json(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise NotAResult(f"{path} is damaged: {type(error).__name__}: {error}") from None
+
+
+def from_json(data: dict[str, Any]) -> Result:
+    rows = [_row(r) for r in data["rows"]]
+    roofs = Roofs(**_known(Roofs, data["roofs"])) if data["roofs"] else None
+    start = data.get("start_up")
+    start_up = {k: _span(v) for k, v in start.items()} if start else None
+    return Result(**_known(Result, data) | {"rows": rows, "roofs": roofs, "start_up": start_up})
+
+
+def _row(data: dict[str, Any]) -> Row:
+    speedups = {
+        name: {clock: Speedup(**_known(Speedup, s)) for clock, s in by_clock.items()}
+        for name, by_clock in data["speedups"].items()
+    }
+    entries = [_entry(e) for e in data["entries"]]
+    return Row(**_known(Row, data) | {"entries": entries, "speedups": speedups})
+
+
+def _entry(data: dict[str, Any]) -> Entry:
+    times = {clock: _span(t) for clock, t in data["times"].items()}
+    accuracy = data["accuracy"]
+    measured = Accuracy(**_number(_known(Accuracy, accuracy))) if accuracy else None
+    return Entry(**_known(Entry, data) | {"times": times, "accuracy": measured})
+
+
+def _span(data: dict[str, Any]) -> Span:
+    return Span(**_known(Span, data))
+
+
+def _known(cls: Any, data: dict[str, Any]) -> dict[str, Any]:
+    """Only what this class has: a newer minor addition does not make a file unreadable."""
+    kept = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+    for f in fields(cls):
+        kind = {"dict": dict, "list": list}.get(f.type.partition("[")[0])  # annotations are text
+        if kind and not isinstance(kept.get(f.name, kind()), kind) and not f.type.endswith("None"):
+            raise TypeError(f"{f.name} is {kept[f.name]!r}, expected a {kind.__name__}")
+    return kept
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _number(v) for k, v in value.items()}
+    return math.nan if value is None else value
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold: floats of 6 digits, None for NaN and Inf."""
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
