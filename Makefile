@@ -29,7 +29,7 @@ help:
 	@echo 'make test     run the test suite           (PYTEST_ARGS="-k gelu -x")'
 	@echo 'make lint     ruff, mypy, clang-format; changes nothing'
 	@echo 'make format   let ruff and clang-format rewrite the sources'
-	@echo 'make bench    eager, torch.compile and fused side by side  (ARGS="--quick")'
+	@echo 'make bench    eager, torch.compile and fused side by side  (ARGS="--suite seeds")'
 	@echo 'make .venv    only set up the environment'
 	@echo 'make clean    remove .venv, caches and build outputs'
 	@echo
@@ -65,7 +65,7 @@ format: $(READY)
 	$(CLANG_FORMAT) -i $(CPP_SOURCES)
 
 bench: $(READY)
-	$(PY) benchmarks/foundation.py $(ARGS)
+	$(PY) -m megafuse bench $(ARGS)
 
 clean:
 	rm -rf .venv .venv-nvrtc12 build dist

@@ -1,4 +1,4 @@
-"""README's results table, made from benchmarks/results/foundation-*.json.
+"""README's results, made from what `megafuse bench --suite seeds --json` wrote.
 
 python benchmarks/readme_results.py            rewrites README.md between its markers
 python benchmarks/readme_results.py --check    only says whether README.md is up to date
@@ -6,115 +6,92 @@ python benchmarks/readme_results.py --check    only says whether README.md is up
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
+
+from megafuse.bench.result import Result, Row, read
+from megafuse.bench.table import count, seconds, share, times
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
+RIVALS = ("eager", "compile", "compile-max")
 
 
-def table(results: dict[str, Any]) -> str:
-    about, rows = results["machine"], results["rows"]
-    on_gpu = "gpu" in about
-    where = about["gpu"] if on_gpu else f"{about['cpu']}, {about['threads']} threads"
-    head = ["op", "dtype", "elements", "fused", "eager", "compile"]
-    if on_gpu:
-        head += ["of `copy_`", "eager, wall", "compile, wall"]
+def table(result: Result) -> str:
+    on_gpu = result.machine["device"] == "cuda"
+    rivals = [n for n in RIVALS if any(n in row.speedups for row in result.rows)]
+    head = ["op", "", "dtype", "elements", "fused", *rivals, "of `copy`"]
+    head += ["host", "eager, host", "compile, host"] if on_gpu else []
+    where = result.label
+    if not on_gpu:
+        where += f", {result.machine['threads']} threads"
+    where += f", torch {result.versions['torch']}, {result.date[:10]}"
     lines = [
-        f"<details><summary>{where}, torch {about['torch']}, {about['date']}</summary>",
+        f"<details><summary>{where}</summary>",
         "",
-        _how(on_gpu),
+        _how(on_gpu, rivals),
         "",
         "| " + " | ".join(head) + " |",
-        "|---|---|" + "---:|" * (len(head) - 2),
-        *(_row(row, rows, on_gpu) for row in rows if _shown(row, on_gpu)),
+        "|---|---|---|" + "---:|" * (len(head) - 3),
+        *("| " + " | ".join(_cells(row, rivals, on_gpu)) + " |" for row in result.rows),
+        "",
+        _roofs(result),
     ]
-    if "host_cost" in results:
-        lines += ["", _host_cost(results["host_cost"])]
-    if "start_up" in results:
-        lines += ["", _start_up(results["start_up"])]
+    if result.start_up:
+        told = (f"{what} {seconds(span.median)}" for what, span in result.start_up.items())
+        lines += ["", f"Start-up on a CPU tensor: {', '.join(told)}."]
     return "\n".join([*lines, "", "</details>"])
 
 
-def _shown(row: dict[str, Any], on_gpu: bool) -> bool:
-    """All rows of a GPU; on a CPU the ends and the middle."""
-    return on_gpu or row["elements"] in (1 << 10, 1 << 20, 1 << 24)
-
-
-def _how(on_gpu: bool) -> str:
-    if not on_gpu:
-        return "Median wall time. eager, compile: how many times longer they took."
-    return (
-        "Median device time, cold L2. eager, compile: how many times longer they took; “wall”: the "
-        "same for calls in a row, host included. of `copy_`: bytes per second against a copy of as "
-        "many bytes."
+def _how(on_gpu: bool, rivals: list[str]) -> str:
+    text = (
+        f"fused: median time, cold cache. {', '.join(rivals)}: how many times longer they took; "
+        "≈ where the spreads overlap. of `copy`: bytes per second against a copy of as many bytes."
     )
-
-
-def _row(row: dict[str, Any], rows: list[dict[str, Any]], on_gpu: bool) -> str:
-    median = {name: t["median"] for name, t in row["seconds"].items()}
-    fused = median["fused"]
-    cells = [f"`{row['op']}`", row["dtype"], _count(row["elements"]), _time(fused)]
-    cells += [_times(median, name) for name in ("eager", "compile")]
     if on_gpu:
-        wall = {name: t["median"] for name, t in row["wall_seconds"].items()}
-        cells.append(f"{_copy_seconds(row, rows) / fused:.0%}")
-        cells += [_times(wall, name) for name in ("eager", "compile")]
-    return "| " + " | ".join(cells) + " |"
+        text += " host: how long the host is busy with a call; eager, compile: how many times that."
+    return text
 
 
-def _times(median: dict[str, float], name: str) -> str:
-    return f"{median[name] / median['fused']:.2f}×" if name in median else ""
+def _cells(row: Row, rivals: list[str], on_gpu: bool) -> list[str]:
+    subject = row.entries[0]
+    cells = [f"`{row.op}`", row.mode, row.dtype, count(row.elements)]
+    cells.append("wrong" if subject.error else seconds(subject.times["cold"].median))
+    cells += [_speedup(row, name, "cold") for name in rivals]
+    copied = row.speedups.get("copy", {}).get("cold")
+    cells.append(share(copied.median) if copied else "")
+    if on_gpu:
+        cells.append(seconds(subject.times["host"].median) if "host" in subject.times else "")
+        cells += [_speedup(row, name, "host") for name in ("eager", "compile")]
+    return cells
 
 
-def _copy_seconds(row: dict[str, Any], rows: list[dict[str, Any]]) -> float:
-    """The fastest copy of as many bytes, to within 1 %, in the run.
+def _speedup(row: Row, name: str, clock: str) -> str:
+    entry, found = row.entry(name), row.speedups.get(name, {}).get(clock)
+    if entry is not None and entry.error:
+        return "wrong"
+    if found is None:
+        return ""
+    return ("≈" if found.verdict == "ambiguous" else "") + times(found.median)
 
-    A few KB more or less changed a copy's time by up to 10 %; the fastest is the fair measure.
-    """
-    size = row["bytes_moved"]
-    near = [r for r in rows if abs(r["bytes_moved"] - size) <= size / 100]
-    return min(float(r["seconds"]["copy"]["median"]) for r in near)
 
-
-def _host_cost(cost: dict[str, Any]) -> str:
-    def told(times: dict[str, Any]) -> str:
-        return ", ".join(f"{name} {t['median'] * 1e6:.1f}" for name, t in times.items())
-
+def _roofs(result: Result) -> str:
+    roofs = result.roofs
+    assert roofs is not None
+    gemm = ", ".join(f"{name} {rate / 1e12:.3g} TFLOP/s" for name, rate in roofs.gemm.items())
+    commit = f"{result.commit[:12]}{' with changes' if result.changed else ''}"
     return (
-        f"Host time a call of `gelu_scale` at 1 K elements, µs: {told(cost['no_grad'])}; "
-        f"with grad: {told(cost['grad'])}. “bare” is one output allocation and one driver launch."
+        f"Roofs measured there: copy {roofs.copy / 1e9:,.0f} GB/s, read {roofs.read / 1e9:,.0f} "
+        f"GB/s, matrix products {gemm}. Commit {commit}; `{result.command}`."
     )
-
-
-def _start_up(times: dict[str, Any]) -> str:
-    return (
-        f"Start-up, CPU tensor, seconds after `import torch` "
-        f"({times['import_torch']['median']:.1f} itself): first result "
-        f"{times['warm_first_result_after_torch']['median']:.2f} with a warm cache, "
-        f"{times['cold_first_result_after_torch']:.0f} when everything is compiled."
-    )
-
-
-def _count(n: int) -> str:
-    for unit, size in (("Mi", 1 << 20), ("Ki", 1 << 10), ("M", 10**6), ("K", 10**3)):
-        if n % size == 0:
-            return f"{n // size} {unit}"
-    return str(n)
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 
 def rendered() -> str:
     """README.md as it should be."""
-    files = sorted(RESULTS.glob("foundation-*.json"))
-    tables = "\n\n".join(table(json.loads(f.read_text(encoding="utf-8"))) for f in files)
+    files = sorted(RESULTS.glob("seeds-*.json"))
+    tables = "\n\n".join(table(read(f)) for f in files)
     text = README.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -17,7 +17,19 @@ try:
 except metadata.PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0+checkout"
 
+
+def bench(function: Any, *args: Any, **options: Any) -> Result:
+    """Times a function, or an op, against others: see `megafuse.bench.api.bench`.
+
+    Importing `megafuse.bench` puts the package, which can be called too, in this function's place.
+    """
+    from megafuse.bench.api import bench
+
+    return bench(function, *args, **options)
+
+
 if TYPE_CHECKING:
+    from megafuse.bench.result import Result
 
     def __getattr__(name: str) -> Callable[..., Tensor]: ...
 
@@ -25,4 +37,4 @@ if TYPE_CHECKING:
 # Plain attributes, not a module __getattr__: that would cost each call 0.1 µs.
 globals().update({name: op.fused for name, op in OPS.items()})
 
-__all__ = ["OPS", "doctor", "reference", *OPS]
+__all__ = ["OPS", "bench", "doctor", "reference", *OPS]

@@ -19,6 +19,8 @@ examples:
   megafuse doctor            what this machine has, and what will run where
   megafuse doctor --check    the same, and exit status 1 if something is missing
   megafuse demo              separate operations against one fused kernel, timed
+  megafuse bench             eager, torch.compile and fused, side by side
+  megafuse report a.json     a page with plots, of what `bench --json` wrote
   megafuse ops               every op, its formula and its dtypes
   megafuse cache --clear     remove all compiled kernels
 """
@@ -51,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     """The parser, and the names of its commands."""
     from megafuse import __version__
+    from megafuse.bench import command, report
     from megafuse.learn import demo
 
     parser = argparse.ArgumentParser(
@@ -69,6 +72,14 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     shown = commands.add_parser("demo", help="separate operations against fused, on this machine")
     demo.add_arguments(shown)
     shown.set_defaults(run=demo.run)
+
+    timed = commands.add_parser("bench", help="eager, torch.compile and fused, side by side")
+    command.add_arguments(timed)
+    timed.set_defaults(run=command.run)
+
+    page = commands.add_parser("report", help="one HTML page, with plots, from results files")
+    report.add_arguments(page)
+    page.set_defaults(run=report.run)
 
     kept = commands.add_parser("cache", help="where compiled kernels are, how many, how large")
     kept.add_argument("--clear", action="store_true", help="remove them all")

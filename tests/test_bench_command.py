@@ -1,0 +1,466 @@
+"""`megafuse bench`: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from megafuse import cli
+from megafuse.bench import contenders, roof, start_up, suites, timing
+from megafuse.bench import run as runner
+from megafuse.bench.result import Result, Roofs, read
+from megafuse.bench.suites import KI, MI, SUITES, K, M, Spec
+from megafuse.ops import OPS
+from megafuse.registry.sample import Draw
+from megafuse.runtime import cache
+
+SMALL = ("--elements", "1Ki", "--budget", "0.001", "--visits", "1", "--device", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def quickly(tmp_path, monkeypatch) -> None:
+    """A cache that is read in no time, and roofs that need not be measured."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(timing, "_flush_buffer", lambda device: torch.ones(1 << 10))
+    found = Roofs(1e13, 1e13, {"float32": 1e15}, None, "2026-01-01")
+    monkeypatch.setattr(roof, "roofs", lambda device, again=False: found)
+
+
+@dataclass
+class Ran:
+    """What a command did."""
+
+    status: int
+    out: str
+    err: str
+
+    def line(self, name: str) -> str:
+        return next(line for line in self.out.splitlines() if line.startswith(name))
+
+
+@pytest.fixture
+def bench(capsys) -> Callable[..., Ran]:
+    def call(*arguments: str) -> Ran:
+        capsys.readouterr()
+        try:
+            status = cli.main(["bench", *arguments])
+        except SystemExit as stopped:  # argparse
+            status = int(str(stopped.code))
+        return Ran(status, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def planned(monkeypatch) -> list[dict[str, Any]]:
+    """Nothing is measured: the rows that would be, and how."""
+    asked: list[dict[str, Any]] = []
+
+    def run(jobs: Any, **how: Any) -> Result:
+        rows = [(j.name, j.mode, j.dtype, j.shape, [c.name for c in j.contenders]) for j in jobs]
+        asked.append({"rows": rows, **how})
+        about = {"device": "cpu", "cpu": "a CPU", "threads": 1}
+        versions = {"torch": "2", "megafuse": "0"}
+        command = how.get("command", "")
+        return Result(how["suite"], command, "", "", False, about, versions, None, [])
+
+    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(start_up, "measure", dict)
+    return asked
+
+
+# ---- a row
+
+
+def test_a_row_as_a_table_and_as_json(bench, tmp_path):
+    ran = bench("gelu_scale", *SMALL, "--against", "eager", "--json", "f.json")
+    assert (ran.status, ran.err) == (0, "")
+    assert "gelu_scale, forward, float32, 1×1024" in ran.out
+    assert "µs" in ran.line("fused")
+    assert "×" in ran.line("eager")
+    assert ran.out.endswith("written: f.json\n")
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+    result = read(tmp_path / "f.json")
+    typed = "--device cpu --elements 1Ki --against eager --budget 0.001 --visits 1"
+    assert result.command == f"megafuse bench gelu_scale {typed}"
+    assert (result.suite, result.stopped) == ("", False)
+    (row,) = result.rows
+    assert row.key == ("gelu_scale", "forward", "float32", (1, 1024))
+    assert (row.device, row.subject, row.bytes_least) == ("cpu", "fused", 8192)
+    assert [e.name for e in row.entries] == ["fused", "eager", "copy"]
+    assert [e.yardstick for e in row.entries] == [False, False, True]
+    fused, eager, _ = row.entries
+    assert (fused.launches, eager.launches) == (1, 2)
+    assert fused.error is None
+    assert set(fused.times) == {"cold", "warm"}
+    assert min(t.n for t in fused.times.values()) >= 12
+    assert fused.accuracy is not None
+    assert 0 < fused.accuracy.max_abs < 1e-5
+    assert set(row.speedups) == {"eager", "copy"}
+    assert fused.bytes_per_second == pytest.approx(8192 / fused.times["cold"].median, rel=1e-4)
+    assert {"device", "cpu", "load"} <= set(result.machine)
+    assert result.versions["torch"] == torch.__version__
+
+
+def test_the_command_can_be_typed_again(bench, tmp_path):
+    """Where it was written is left out: a file may be moved."""
+    bench("gelu_scale", *SMALL, "--against", "eager", "--json", "a.json")
+    words = read(tmp_path / "a.json").command.split()
+    assert words[:2] == ["megafuse", "bench"]
+    assert bench(*words[2:], "--json", "b.json").status == 0
+    a, b = (read(tmp_path / f"{name}.json") for name in "ab")
+    assert a.command == b.command
+    assert [r.key for r in a] == [r.key for r in b]
+
+
+def test_several_dtypes_modes_and_shapes(bench, tmp_path):
+    ran = bench(
+        *("swiglu", "--shape", "3x5,64", "--dtype", "float32,bfloat16"),
+        *("--mode", "forward,backward", "--against", "eager", "--device", "cpu"),
+        *("--budget", "0.001", "--visits", "1", "--json", "f.json"),
+    )
+    assert (ran.status, ran.err) == (0, "")
+    keys = [row.key for row in read(tmp_path / "f.json")]
+    assert keys == [
+        ("swiglu", mode, dtype, shape)
+        for mode in ("forward", "forward+backward")
+        for dtype in ("float32", "bfloat16")
+        for shape in ((3, 5), (64,))
+    ]
+    assert max(map(len, ran.out.splitlines())) <= 80
+    assert ran.out.count("forward+backward:") == 1
+    assert "8 rows in" in ran.out
+    rows = read(tmp_path / "f.json").rows
+    assert not [e.error for row in rows for e in row.entries if e.error]
+    assert [row.entry("fused").launches for row in rows] == [1] * 4 + [2] * 4
+
+
+def test_a_random_op_has_no_accuracy(bench, tmp_path):
+    ran = bench("dropout_relu", *SMALL, "--against", "eager", "--json", "f.json")
+    assert ran.status == 0
+    fused = read(tmp_path / "f.json").rows[0].entries[0]
+    assert fused.error is None
+    assert fused.accuracy is None
+    assert "random" in fused.missing["accuracy"]
+
+
+def test_html(bench, tmp_path):
+    ran = bench("gelu_scale", *SMALL, "--against", "eager", "--html", "f.html")
+    assert ran.status == 0
+    assert "gelu_scale" in (tmp_path / "f.html").read_text(encoding="utf-8")
+    assert "written: f.html" in ran.out
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["f.html"]
+
+
+def test_several_visits_add_their_samples(bench, tmp_path):
+    """A visit of twelve takes one round at least."""
+    bench("gelu_scale", *SMALL, "--visits", "12", "--against", "eager", "--json", "f.json")
+    assert read(tmp_path / "f.json").rows[0].entries[0].times["cold"].n >= 12
+
+
+# ---- contenders of the user's
+
+
+def test_a_wrong_contender_shows_its_error_and_the_others_are_timed(bench, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch.nn.functional as F\n"
+        "def good(x, scale, approximate): return F.gelu(x, approximate=approximate) * scale\n"
+        "def bad(x, scale, approximate): return x * scale\n"
+        "def broken(x): return x\n"
+    )
+    against = "mine.py:bad,mine.py:good,mine.py:broken,eager"
+    ran = bench("gelu_scale", *SMALL, "--against", against, "--json", "f.json")
+    assert ran.status == 0, "ours was right"
+    assert "wrong result: " in ran.line("bad")
+    assert "TypeError" in ran.line("broken")
+    assert "µs" not in ran.line("bad") + ran.line("broken")
+    for name in ("fused", "good", "eager"):
+        assert "µs" in ran.line(name)
+    (row,) = read(tmp_path / "f.json").rows
+    assert "1,024 elements" in str(row.entry("bad").error)
+    assert not row.entry("bad").times
+    assert set(row.speedups) == {"good", "eager", "copy"}
+
+
+def test_the_op_itself_is_wrong(bench, monkeypatch):
+    """Exit status 1, and the table says what is wrong."""
+    wrong = contenders.Contender("fused", "megafuse", lambda: lambda x, scale, approximate: x)
+    monkeypatch.setattr(contenders, "fused", lambda op, device: wrong)
+    ran = bench("gelu_scale", *SMALL, "--against", "eager")
+    assert ran.status == 1
+    assert "wrong result" in ran.line("fused")
+    assert "µs" in ran.line("eager")
+
+
+def test_two_contenders_of_one_name_are_two(bench, tmp_path):
+    (tmp_path / "a.py").write_text("def gelu(x, s, a): return x\n")
+    (tmp_path / "b.py").write_text(
+        "import torch.nn.functional as F\ndef gelu(x, s, a): return F.gelu(x, approximate=a) * s\n"
+    )
+    bench("gelu_scale", *SMALL, "--against", "a.py:gelu,b.py:gelu", "--json", "f.json")
+    (row,) = read(tmp_path / "f.json").rows
+    errors = {e.name: bool(e.error) for e in row.entries}
+    assert errors == {"fused": False, "gelu": True, "gelu-2": False, "copy": False}
+
+
+# ---- what is measured by default
+
+
+def test_without_options_it_is_the_quick_suite(bench, planned):
+    assert bench("--device", "cpu").status == 0
+    (asked,) = planned
+    assert asked["suite"] == "quick"
+    assert {name for name, *_ in asked["rows"]} == set(OPS)
+    assert asked["effort"].budget < 1.0
+
+
+def test_all_ops_with_options_of_ones_own_are_no_suite(bench, planned):
+    """`megafuse bench --elements 1Ki` is not the quick suite, and must not pass for it."""
+    bench("--elements", "1Ki", "--device", "cpu")
+    (asked,) = planned
+    assert {name for name, *_ in asked["rows"]} == set(OPS)
+    assert {shape for _, _, _, shape, _ in asked["rows"]} == {(1, 1024)}
+    assert asked["suite"] == ""
+    assert asked["effort"].budget == 1.0
+
+
+def test_one_op_of_a_suite(bench, planned):
+    bench("gelu_scale", "--suite", "seeds", "--device", "cpu", "--against", "eager")
+    (asked,) = planned
+    assert {name for name, *_ in asked["rows"]} == {"gelu_scale"}
+    assert asked["suite"] == "seeds"
+    assert {tuple(names) for *_, names in asked["rows"]} == {("fused", "eager")}
+
+
+def test_forward_rows_come_first(bench, planned):
+    bench("swiglu", "gelu_scale", "--mode", "all", "--device", "cpu", "--against", "eager")
+    modes = [mode for _, mode, *_ in planned[0]["rows"]]
+    assert modes == ["forward"] * 2 + ["forward, grad"] * 2 + ["forward+backward"] * 2
+
+
+def test_an_op_without_a_gradient_is_left_out_of_the_backward_rows(bench, planned):
+    bench("quantize_int8", "--mode", "all", "--device", "cpu", "--against", "eager")
+    assert [mode for _, mode, *_ in planned[0]["rows"]] == ["forward"]
+
+
+@pytest.mark.parametrize(
+    ("text", "elements"),
+    [("7", 7), ("1K", K), ("500K", 500 * K), ("1Ki", KI), ("3M", 3 * M), ("1Mi", MI)],
+)
+def test_sizes(bench, planned, text, elements):
+    bench("gelu_scale", "--elements", text, "--device", "cpu", "--against", "eager")
+    ((_, _, _, shape, _),) = planned[0]["rows"]
+    assert math.prod(shape) == elements
+
+
+def test_options_that_change_the_measurement_are_in_the_command(bench, planned):
+    given = ("--suite", "quick", "--device", "cpu", "--against", "eager", "--measure-roofs")
+    bench(*given, "--json", "f.json")
+    command = planned[0]["command"]
+    assert "--json" not in command
+    assert all(word in command for word in given)
+
+
+# ---- what is refused
+
+
+BAD = {
+    "op": (("no_such_op",), "there is no op 'no_such_op'; there are "),
+    "suite": (("--suite", "slow"), "there is no suite 'slow'; there are quick, seeds, all"),
+    "dtype": (("gelu_scale", "--dtype", "int8"), "--dtype int8: expected one of float32"),
+    "second dtype": (("gelu_scale", "--dtype", "float32,fp16"), "--dtype fp16"),
+    "mode": (("gelu_scale", "--mode", "training"), "--mode training: expected one of forward"),
+    "no gradient": (("quantize_int8", "--mode", "backward"), "quantize_int8 has no gradient"),
+    "shape": (("gelu_scale", "--shape", "4by4"), "--shape 4by4: expected sizes"),
+    "shape of nothing": (("gelu_scale", "--shape", "0x4"), "--shape 0x4"),
+    "negative shape": (("gelu_scale", "--shape", "-4x4"), "--shape"),
+    "elements": (("gelu_scale", "--elements", "many"), "--elements many: expected a number"),
+    "no elements": (("gelu_scale", "--elements", "0"), "--elements 0"),
+    "only a comma for elements": (("gelu_scale", "--elements", ","), "--elements ,"),
+    "only a comma for a dtype": (("gelu_scale", "--dtype", ","), "--dtype ,"),
+    "only a comma for a shape": (("gelu_scale", "--shape", ","), "--shape ,"),
+    "only a comma for a mode": (("gelu_scale", "--mode", ","), "--mode ,"),
+    "more than 64 bits": (("gelu_scale", "--elements", "9" * 30), "9" * 30),
+    "shape and elements": (("gelu_scale", "--shape", "4", "--elements", "4"), "not both"),
+    "contender": (("gelu_scale", "--against", "eagre"), "there is no contender 'eagre'"),
+    "module": (("gelu_scale", "--against", "nowhere:f"), "No module named 'nowhere'"),
+    "file": (("gelu_scale", "--against", "nowhere.py:f"), "nowhere.py:f"),
+    "folder": (("gelu_scale", "--json", "nowhere/f.json"), "there is no folder"),
+    "folder of the page": (("gelu_scale", "--html", "nowhere/f.html"), "there is no folder"),
+    "a folder as file": (("gelu_scale", "--json", "."), "is a folder, expected a file"),
+    "suite with dtype": (("--suite", "quick", "--dtype", "float32"), "leave out --dtype"),
+    "suite with elements": (("--suite", "quick", "--elements", "1Ki"), "leave out --elements"),
+    "budget": (("gelu_scale", "--budget", "0"), "--budget: expected more than 0"),
+    "negative budget": (("gelu_scale", "--budget", "-1"), "--budget"),
+    "budget of letters": (("gelu_scale", "--budget", "long"), "--budget: expected"),
+    "visits": (("gelu_scale", "--visits", "0"), "--visits: expected more than 0"),
+    "half a visit": (("gelu_scale", "--visits", "1.5"), "--visits: expected"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "says"), BAD.values(), ids=BAD)
+def test_bad_options_are_refused(bench, planned, tmp_path, arguments, says):
+    given = arguments if "--json" in arguments else (*arguments, "--json", "f.json")
+    ran = bench(*given, "--device", "cpu")
+    assert ran.status == 2
+    assert says in ran.err
+    assert "Traceback" not in ran.err
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("megafuse")
+    if not last.startswith("megafuse bench: error:"):  # argparse prints the usage before
+        assert len(ran.err.splitlines()) == 1
+    assert ran.out == ""
+    assert planned == [], "it was measured all the same"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_than_memory_can_hold(bench, tmp_path):
+    """4 PB: known only when the tensors are made."""
+    ran = bench("gelu_scale", "--elements", "1000000G", "--against", "eager", "--json", "f.json")
+    assert ran.status == 2
+    assert len(ran.err.splitlines()) == 1
+    assert "memory" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_device(bench):
+    ran = bench("gelu_scale", "--device", "tpu")
+    assert ran.status == 2
+    assert "invalid choice: 'tpu'" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [(("--device", "cuda"), "torch sees no CUDA device"), (("--counters",), "no CUDA device")],
+)
+def test_without_a_gpu(bench, planned, monkeypatch, tmp_path, option, says):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ran = bench("gelu_scale", *option, "--json", "f.json")
+    assert ran.status == 2
+    assert says in ran.err
+    assert len(ran.err.splitlines()) == 1
+    assert ran.out == ""
+    assert planned == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_used(bench, monkeypatch):
+    def refuse(device: str, again: bool = False) -> None:
+        raise cache.CacheError("the kernel cache is not a directory")
+
+    monkeypatch.setattr(roof, "roofs", refuse)
+    ran = bench("gelu_scale", *SMALL, "--against", "eager")
+    assert ran.status == 2
+    assert ran.err == "megafuse: the kernel cache is not a directory\n"
+
+
+def test_ctrl_c_keeps_what_was_measured(bench, monkeypatch, tmp_path):
+    """The second row is interrupted: the first is printed and written."""
+    seen: list[str] = []
+    real = runner.Measurement.visit
+
+    def visit(self: Any, *how: Any) -> None:
+        seen.append(self.job.name)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        real(self, *how)
+
+    monkeypatch.setattr(runner.Measurement, "visit", visit)
+    ran = bench("gelu_scale", "swiglu", *SMALL, "--against", "eager", "--json", "f.json")
+    assert ran.status == 130
+    assert "Traceback" not in ran.err
+    result = read(tmp_path / "f.json")
+    assert result.stopped
+    assert [row.op for row in result] == ["gelu_scale"]
+
+
+def test_help_fits_the_terminal(bench):
+    ran = bench("--help")
+    assert ran.status == 0
+    assert "examples:" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+# ---- suites
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_row_of_a_suite_is_valid(suite, device):
+    specs = list(SUITES[suite](device))
+    assert specs
+    assert len({(s.op, s.mode, s.dtype, s.shape) for s in specs}) == len(specs), "rows twice"
+    for spec in specs:
+        op = OPS[spec.op]
+        assert spec.mode in suites.modes(op)
+        assert all(n > 0 for n in spec.shape)
+        op.check(*op.sample(Draw(spec.shape, spec.dtype, "meta")))
+        assert "eager" in spec.against
+        assert set(spec.against) <= {"eager", "compile", "compile-max", "bare"}
+        assert "bare" not in spec.against or device == "cuda"
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_rows_of_a_suite_are_jobs(suite):
+    specs = list(SUITES[suite]("cpu"))
+    for spec, job in zip(specs, runner.jobs_of(specs, "cpu"), strict=True):
+        assert (job.name, job.mode, job.shape) == (spec.op, spec.mode, spec.shape)
+        assert job.contenders[0].name == "fused"
+
+
+def sizes(specs: list[Spec], op: str, mode: str = "forward") -> set[int]:
+    return {math.prod(s.shape) for s in specs if s.op == op and s.mode == mode}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_quick_covers_every_op(device):
+    assert {s.op for s in suites.quick(device) if s.mode == "forward"} == set(OPS)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_all_covers_every_op_mode_and_dtype(device):
+    found = {(s.op, s.mode, s.dtype) for s in suites.everything(device)}
+    for name, op in OPS.items():
+        for mode in suites.modes(op, ("forward", "forward+backward")):
+            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+                assert (name, mode, dtype) in found
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_seeds_covers_every_size_of_the_record(device):
+    """The sizes of shared/FACTS.md, and what is promised for every op."""
+    specs = list(suites.seeds(device))
+    for mode in ("forward", "forward+backward"):
+        assert {KI, MI, 16 * MI} <= sizes(specs, "gelu_scale", mode)
+        assert {100 * K, 300 * K, M, 5 * M, 20 * M} <= sizes(specs, "add_mul_exp", mode)
+    assert {500 * K, M, 5 * M, 10 * M, 50 * M} <= sizes(specs, "quantize_int8")
+    for name in OPS:
+        promised = {16 * MI, 64 * MI} if device == "cuda" else {KI, 16 * MI}
+        assert promised <= sizes(specs, name)
+    assert ("bare" in {n for s in specs for n in s.against}) == (device == "cuda")
+
+
+@pytest.mark.parametrize("n", [1, 7, 1000, 1024, 1025, 500 * K, MI, 16 * MI, 50 * M])
+def test_a_shape_of_so_many_elements(n):
+    shape = suites.shape_of(n)
+    assert math.prod(shape) == n
+    assert len(shape) == 2
+
+
+def test_json_is_plain(bench, tmp_path):
+    """No NaN, no Infinity: a browser must read it."""
+    bench("quantize_int8", *SMALL, "--against", "eager", "--json", "f.json")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    json.loads(Path("f.json").read_text(), parse_constant=refuse)
