@@ -23,7 +23,8 @@ def table(result: Result) -> str:
     on_gpu = result.machine["device"] == "cuda"
     rivals = [n for n in RIVALS if any(n in row.speedups for row in result.rows)]
     head = ["op", "", "dtype", "elements", "fused", *rivals, "of `copy`"]
-    head += ["host", "eager, host", "compile, host"] if on_gpu else []
+    second = "host" if on_gpu else "warm"
+    head += [second, *(f"{name}, {second}" for name in ("eager", "compile"))]
     where = result.label
     if not on_gpu:
         where += f", {result.machine['threads']} threads"
@@ -35,7 +36,7 @@ def table(result: Result) -> str:
         "",
         "| " + " | ".join(head) + " |",
         "|---|---|---|" + "---:|" * (len(head) - 3),
-        *("| " + " | ".join(_cells(row, rivals, on_gpu)) + " |" for row in result.rows),
+        *("| " + " | ".join(_cells(row, rivals, second)) + " |" for row in result.rows),
         "",
         _roofs(result),
     ]
@@ -51,21 +52,19 @@ def _how(on_gpu: bool, rivals: list[str]) -> str:
         "≈ where the spreads overlap. of `copy`: bytes per second against a copy of as many bytes."
     )
     if on_gpu:
-        text += " host: how long the host is busy with a call; eager, compile: how many times that."
-    return text
+        return text + " host: how long the host is busy with a call; then, how many times that."
+    return text + " warm: the same with the arguments in the cache."
 
 
-def _cells(row: Row, rivals: list[str], on_gpu: bool) -> list[str]:
+def _cells(row: Row, rivals: list[str], second: str) -> list[str]:
     subject = row.entries[0]
     cells = [f"`{row.op}`", row.mode, row.dtype, count(row.elements)]
     cells.append("wrong" if subject.error else seconds(subject.times["cold"].median))
     cells += [_speedup(row, name, "cold") for name in rivals]
     copied = row.speedups.get("copy", {}).get("cold")
     cells.append(share(copied.median) if copied else "")
-    if on_gpu:
-        cells.append(seconds(subject.times["host"].median) if "host" in subject.times else "")
-        cells += [_speedup(row, name, "host") for name in ("eager", "compile")]
-    return cells
+    cells.append(seconds(subject.times[second].median) if second in subject.times else "")
+    return cells + [_speedup(row, name, second) for name in ("eager", "compile")]
 
 
 def _speedup(row: Row, name: str, clock: str) -> str:

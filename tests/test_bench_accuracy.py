@@ -240,6 +240,13 @@ def test_no_integer_may_be_off_by_two():
     assert "1 of 100,000 elements are off by up to 2" in str(wrong([got], [expected], None))
 
 
+def test_integers_may_be_those_of_float64():
+    """torch.compile keeps more digits than eager does on the way from bfloat16."""
+    got, eager = integers(2000, off=500)
+    assert accuracy.wrong([got], [eager], [got.clone()]) is None
+    assert "off by 1" in str(accuracy.wrong([got], [eager], [eager.clone()]))
+
+
 def test_integers_that_wrap():
     """127 and −128 are 255 apart, not 1."""
     got, expected = (torch.full((10_000,), n, dtype=torch.int8) for n in (127, -128))

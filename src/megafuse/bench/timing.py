@@ -6,7 +6,8 @@ median counts; its spread is the 10th to the 90th percentile of the samples. Clo
 - "cold": one call that finds nothing in the cache. A buffer larger than the last-level cache is
   read before, so that its lines are clean: written ones would go back to memory in the window.
   CUDA is timed by events, after a head start in which the host queues the call, so that the time
-  is the device's. The CPU is timed by `time.perf_counter`.
+  is the device's; where it was too short the sample is taken again. The CPU is timed by
+  `time.perf_counter`.
 - "warm": the same, right after a call on the same arguments. On the CPU as many calls as make a
   sample long enough to read.
 - "wall": many calls in a row and one wait for the device: what a loop of small calls costs.
@@ -37,6 +38,7 @@ _SAMPLE_SECONDS = 100e-6  # perf_counter resolves about 0.1 µs: a sample this l
 # much, and a lower clock makes the wait longer, which does no harm.
 _CYCLES_PER_SECOND = 2e9
 _HEAD_START = 150e-6
+_LONGEST_HEAD_START = 20e-3
 _IN_A_ROW = 200  # calls of a "wall" sample on CUDA
 _QUEUED = 60  # of a "host" sample: far fewer than the driver queues before it makes the host wait
 _CHECK_EVERY = 5  # rounds between two looks at the spread
@@ -177,20 +179,25 @@ def _by_events(contender: Contender, device: torch.device, cold: bool) -> Sample
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     stream = torch.cuda.current_stream(device)
     host = min(_seconds(contender, 0, 1, device, wait=False) for _ in range(3))
-    head_start = int((_HEAD_START + 2 * host) * _CYCLES_PER_SECOND)
+    head_start = _HEAD_START + 2 * host
 
     def sample(i: int) -> float:
-        if cold:
-            flush()
-        else:
+        nonlocal head_start
+        while True:
+            if cold:
+                flush()
+            else:
+                contender(i)
+            _wait(device)
+            torch.cuda._sleep(int(head_start * _CYCLES_PER_SECOND))
+            start.record(stream)
             contender(i)
-        _wait(device)
-        torch.cuda._sleep(head_start)
-        start.record(stream)
-        contender(i)
-        end.record(stream)
-        _wait(device)
-        return float(start.elapsed_time(end)) * 1e-3
+            end.record(stream)
+            too_late = start.query()  # the window opened before all was queued
+            _wait(device)
+            if not too_late or head_start >= _LONGEST_HEAD_START:
+                return float(start.elapsed_time(end)) * 1e-3
+            head_start *= 2
 
     return sample
 
