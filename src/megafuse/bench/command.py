@@ -326,7 +326,8 @@ def _typed(parsed: argparse.Namespace) -> Sequence[str]:
         if getattr(parsed, name) is not None:
             typed += [f"--{name}", str(getattr(parsed, name))]
     typed += ["--visits", str(parsed.visits)] if parsed.visits else []
-    return typed + (["--measure-roofs"] if parsed.measure_roofs else [])
+    flags = ("counters", "measure_roofs")
+    return typed + [f"--{name.replace('_', '-')}" for name in flags if getattr(parsed, name)]
 
 
 # ---- the screen

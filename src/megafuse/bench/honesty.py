@@ -49,14 +49,29 @@ class Expected:
         return Expected(eager, [t.detach() for t in exact])
 
 
+class Expectations:
+    """What is expected of every contender alike, worked out once for each turn of the arguments."""
+
+    def __init__(self, job: Job, arguments: Arguments) -> None:
+        self._job, self._arguments = job, arguments
+        self._known: dict[int, Expected] = {}
+
+    def at(self, turn: int) -> tuple[list[Any], Expected]:
+        """The first set of arguments with the values of this turn, and what they should give."""
+        self._arguments.renew(0, turn)
+        args = self._arguments[0]
+        if turn not in self._known:
+            self._known[turn] = Expected.of(self._job, args)
+        return args, self._known[turn]
+
+
 def check(
-    job: Job, contender: Contender, function: Function, arguments: Arguments
+    job: Job, contender: Contender, function: Function, expectations: Expectations
 ) -> tuple[str | None, Accuracy | None]:
     """What is wrong with the contender, if anything, and how accurate it is."""
     step = job.step(function)
-    args = arguments[0]
+    args, expected = expectations.at(0)
     before = [t.detach().clone() for t in leaves(args)]
-    expected = Expected.of(job, args)
     _poison(expected.eager)
     first = _Call.of(step, args, expected, job)
     if first.problem:
@@ -68,8 +83,7 @@ def check(
     problem = _goes_on(first, job.device)
     if problem:
         return problem, None
-    arguments.refresh(0)
-    problem = _on_new_values(job, step, arguments[0], first.read)
+    problem = _on_new_values(job, step, *expectations.at(1), first.read)
     if problem:
         return problem, None
     if not contender.replays_graph and not first.stands:
@@ -77,9 +91,8 @@ def check(
     return None, measured
 
 
-def spot_check(job: Job, function: Function, args: Sequence[Any]) -> str | None:
+def spot_check(job: Job, function: Function, args: Sequence[Any], expected: Expected) -> str | None:
     """One more call, that the contender cannot tell from a timed one."""
-    expected = Expected.of(job, args)
     problem = _Call.of(job.step(function), args, expected, job).problem
     return f"after it was timed: {problem}" if problem else None
 
@@ -133,9 +146,13 @@ class _Call:
 
 
 def _on_new_values(
-    job: Job, step: Function, args: Sequence[Any], earlier: Sequence[Tensor]
+    job: Job,
+    step: Function,
+    args: Sequence[Any],
+    expected: Expected,
+    earlier: Sequence[Tensor],
 ) -> str | None:
-    second = _Call.of(step, args, Expected.of(job, args), job)
+    second = _Call.of(step, args, expected, job)
     if second.problem and second.read and not job.random and all(map(same, second.read, earlier)):
         return "cached result: new values in the same tensors gave the old result"
     return second.problem and f"on new values in the same tensors: {second.problem}"

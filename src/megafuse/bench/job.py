@@ -239,13 +239,18 @@ class Arguments:
     def __getitem__(self, i: int) -> list[Any]:
         return self.sets[i % self.SETS]
 
-    def refresh(self, i: int) -> None:
-        """New values at the same addresses: those of the spare set, rolled a little further."""
+    def refresh(self, i: int) -> int:
+        """New values at the same addresses; returns the turn that has them."""
         self._turn += 1
+        self.renew(i, self._turn)
+        return self._turn
+
+    def renew(self, i: int, turn: int) -> None:
+        """The values of this turn: those of the spare set, rolled so far."""
         with torch.no_grad():
             for mine, spare in zip(leaves(self[i]), leaves(self._spare), strict=True):
                 if self._all or mine.is_floating_point():
-                    _roll_into(mine, spare, self._turn)
+                    _roll_into(mine, spare, turn)
 
 
 def _roll_into(target: Tensor, source: Tensor, turn: int) -> None:

@@ -84,12 +84,13 @@ class Measurement:
                     self._fail(runner, "there is not enough memory for its arguments")
                 self.visits += 1
                 return
+            expectations = honesty.Expectations(self.job, arguments)
             for runner in self.runners:
                 if runner.contender is None:
                     runner.step = self.job.yardsticks[runner.name]()
                 elif self.visits == 0:
                     doing(f"checking {runner.name}")
-                    self._prepare(runner, runner.contender, arguments)
+                    self._prepare(runner, runner.contender, arguments, expectations)
             clocks: list[Clock] = ["cold", "warm"]
             if self.job.device == "cuda":
                 clocks.append("host")
@@ -101,17 +102,25 @@ class Measurement:
                 graphs = self._graphs(arguments)
                 self._time("graph", "cold", graphs, lambda i: arguments.refresh(0), effort)
             doing("checking again")
+            expectations, turn = honesty.Expectations(self.job, arguments), arguments.refresh(0)
             for runner in self.runners:
                 if runner.runs and runner.contender is not None:
-                    arguments.refresh(0)
                     assert runner.function is not None
-                    self._fail(runner, honesty.spot_check(self.job, runner.function, arguments[0]))
+                    args, expected = expectations.at(turn)
+                    problem = honesty.spot_check(self.job, runner.function, args, expected)
+                    self._fail(runner, problem)
                 elif runner.contender is None:
                     runner.step = None  # its memory is needed for other rows
         self.conditions.append(machine.condition(self.job.device))
         self.visits += 1
 
-    def _prepare(self, runner: _Runner, contender: Contender, arguments: Arguments) -> None:
+    def _prepare(
+        self,
+        runner: _Runner,
+        contender: Contender,
+        arguments: Arguments,
+        expectations: honesty.Expectations,
+    ) -> None:
         """Makes the contender's function and holds it to the rules."""
         entry = runner.entry
         try:
@@ -119,7 +128,9 @@ class Measurement:
         except Exception as error:  # an import or a compiler can fail in any way
             entry.error = f"{type(error).__name__}: {honesty.first_line(error)}"
             return
-        entry.error, entry.accuracy = honesty.check(self.job, contender, runner.function, arguments)
+        entry.error, entry.accuracy = honesty.check(
+            self.job, contender, runner.function, expectations
+        )
         if entry.error:
             return
         runner.step = self.job.step(runner.function)
@@ -176,7 +187,7 @@ class Measurement:
         name: str,
         clock: Clock,
         calls: dict[str, timing.Contender],
-        refresh: Callable[[int], None],
+        refresh: Callable[[int], object],
         effort: Effort,
     ) -> None:
         taken = None

@@ -46,7 +46,7 @@ def run(
     started = time.perf_counter()
     device = jobs[0].device
     watcher.doing("measuring what this machine can do at best")
-    load = machine.load()
+    load, (commit, changed) = machine.load(), machine.commit()
     roofs = roof.roofs(device, measure_roofs)
     measured = [Measurement(each, roofs) for each in jobs]
     rows: list[Row] = []
@@ -65,7 +65,6 @@ def run(
             if row.visits:
                 rows.append(row.row())
                 watcher.finished(rows[-1])
-    commit, changed = machine.commit()
     return Result(
         suite=suite,
         command=command,
