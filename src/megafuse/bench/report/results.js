@@ -96,6 +96,8 @@ function gainsOf(file, clock) {
             count: spans.length,
             ambiguous: spans.filter((span) => span.verdict === "ambiguous").length,
             slower: spans.filter((span) => span.verdict === "slower").length,
+            // Slower in nearly every round, though the two spreads overlap.
+            behind: spans.filter((span) => span.verdict === "ambiguous" && span.high < 1).length,
         };
     });
 }

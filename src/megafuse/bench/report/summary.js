@@ -43,6 +43,7 @@ function statsOf(file, clock) {
     const judged = gains.reduce((sum, gain) => sum + gain.count, 0);
     const ambiguous = gains.reduce((sum, gain) => sum + gain.ambiguous, 0);
     const slower = gains.reduce((sum, gain) => sum + gain.slower, 0);
+    const behind = gains.reduce((sum, gain) => sum + gain.behind, 0);
     const failed = failuresOf(file).length;
     return [
         ...gains.map((gain) =>
@@ -66,9 +67,11 @@ function statsOf(file, clock) {
                   `${ambiguous}`,
                   `of ${plural(judged, "comparison")} ambiguous`,
                   listed(
-                      [`${slower} slower`, failed ? `${failed} with an error` : null].filter(
-                          Boolean,
-                      ),
+                      [
+                          behind ? `${behind} of them behind in most rounds` : null,
+                          `${slower} clearly slower`,
+                          failed ? `${failed} with an error` : null,
+                      ].filter(Boolean),
                   ),
                   ambiguous,
               )
