@@ -25,7 +25,7 @@ CPP_SOURCES = $(shell find src examples \( -name '*.h' -o -name '*.cpp' -o -name
 .PHONY: help demo test lint format bench clean $(VENV)
 
 help:
-	@echo 'make demo     run simple_demo.py on this machine'
+	@echo 'make demo     run simple_demo.py on this machine, write report.html'
 	@echo 'make test     run the test suite           (PYTEST_ARGS="-k gelu -x")'
 	@echo 'make lint     ruff, mypy, clang-format; changes nothing'
 	@echo 'make format   let ruff and clang-format rewrite the sources'
@@ -49,6 +49,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(PY) simple_demo.py $(ARGS)
+	@echo 'The same from a cold cache, with plots in report.html:'
+	$(PY) -m megafuse bench gelu_scale --elements 1Ki,1Mi,16Mi --against eager --html report.html
 
 test: $(READY)
 	$(PY) -m pytest $(PYTEST_ARGS)
