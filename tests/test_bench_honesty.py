@@ -168,7 +168,7 @@ def test_work_on_another_thread() -> None:
         out = torch.empty_like(x)
 
         def work() -> None:
-            time.sleep(0.005)
+            time.sleep(0.2)  # far longer than a busy machine takes to read the result
             out.copy_(honest(x))
 
         threading.Thread(target=work).start()
@@ -188,7 +188,9 @@ def test_a_result_that_changes_later() -> None:
         threading.Thread(target=work).start()
         return out
 
-    assert "goes on writing its result" in str(judged(cheat, "cpu").error)
+    # Seen right after the call or, where the machine is busy, after the next one.
+    error = str(judged(cheat, "cpu").error)
+    assert "goes on writing its result" in error or "overwrites its earlier result" in error
 
 
 @pytest.mark.cuda
