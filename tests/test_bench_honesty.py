@@ -124,9 +124,11 @@ def test_a_changed_argument(device: str) -> None:
     assert "changes its argument 1" in str(judged(cheat, device).error)
 
 
-def test_nothing_is_done(device: str) -> None:
+@pytest.mark.parametrize("size", [10, 1000, 20_000, 100_000, 1_000_000])
+def test_nothing_is_done(size: int, device: str) -> None:
     """Memory that eager's result was in a moment ago must not pass for a result."""
-    assert "wrong result" in str(judged(torch.empty_like, device).error)
+    x = torch.randn(size // 10, 10, device=device)
+    assert "wrong result" in str(judged(torch.empty_like, device, x).error)
 
 
 def test_a_result_that_is_not_a_tensor_yet(device: str) -> None:
@@ -137,7 +139,9 @@ def test_a_result_that_is_not_a_tensor_yet(device: str) -> None:
     assert "returns a Later" in str(entry.error)
 
 
-def test_right_only_while_it_is_checked(device: str) -> None:
+@pytest.mark.parametrize("size", [10, 1000, 20_000, 100_000, 1_000_000])
+def test_right_only_while_it_is_checked(size: int, device: str) -> None:
+    """Of every size: small memory is handed out again in another order than large."""
     calls = 0
 
     def cheat(x: Tensor) -> Tensor:
@@ -145,7 +149,8 @@ def test_right_only_while_it_is_checked(device: str) -> None:
         calls += 1
         return honest(x) if calls <= 6 else torch.empty_like(x)
 
-    assert "after it was timed: wrong result" in str(judged(cheat, device).error)
+    x = torch.randn(size // 10, 10, device=device)
+    assert "after it was timed: wrong result" in str(judged(cheat, device, x).error)
 
 
 def test_an_exception(device: str) -> None:

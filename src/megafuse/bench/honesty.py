@@ -93,6 +93,7 @@ def check(
 
 def spot_check(job: Job, function: Function, args: Sequence[Any], expected: Expected) -> str | None:
     """One more call, that the contender cannot tell from a timed one."""
+    _poison(expected.eager)
     problem = _Call.of(job.step(function), args, expected, job).problem
     return f"after it was timed: {problem}" if problem else None
 
@@ -170,8 +171,15 @@ def _goes_on(call: _Call, device: str) -> str | None:
 
 
 def _poison(like: Sequence[Tensor]) -> None:
-    """Leaves NaN (−1 in integers) in the memory that the allocator will hand out next."""
-    filled = [torch.full_like(t, float("nan") if t.is_floating_point() else -1) for t in like]
+    """Leaves NaN (−1 in integers) in the memory that the allocator will hand out next.
+
+    More than one tensor of each: results of other contenders lie there, on the same arguments.
+    """
+    filled = [
+        torch.full_like(t, float("nan") if t.is_floating_point() else -1)
+        for t in like
+        for _ in range(4)
+    ]
     del filled
 
 
