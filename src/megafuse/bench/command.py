@@ -7,7 +7,6 @@ import math
 import re
 import shlex
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -158,10 +157,8 @@ def _write(result: Result, parsed: argparse.Namespace) -> None:
     if parsed.html:
         from megafuse.bench import report
 
-        with tempfile.TemporaryDirectory() as folder:
-            kept = Path(folder) / f"{Path(parsed.json or parsed.html).stem}.json"
-            result.write(kept)
-            report.write([kept], parsed.html)
+        name = Path(parsed.json or parsed.html).stem
+        report.save(report.page([result], [name]), parsed.html)
         print(f"written: {parsed.html}")
 
 

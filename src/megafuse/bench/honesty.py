@@ -72,7 +72,6 @@ def check(
     step = job.step(function)
     args, expected = expectations.at(0)
     before = [t.detach().clone() for t in leaves(args)]
-    _poison(expected.eager)
     first = _Call.of(step, args, expected, job)
     if first.problem:
         return first.problem, None
@@ -93,7 +92,6 @@ def check(
 
 def spot_check(job: Job, function: Function, args: Sequence[Any], expected: Expected) -> str | None:
     """One more call, that the contender cannot tell from a timed one."""
-    _poison(expected.eager)
     problem = _Call.of(job.step(function), args, expected, job).problem
     return f"after it was timed: {problem}" if problem else None
 
@@ -128,10 +126,11 @@ class _Call:
 
     @staticmethod
     def of(step: Function, args: Sequence[Any], expected: Expected, job: Job) -> _Call:
+        _poison(expected.eager)
         try:
             out = step(*args)
         except Exception as error:  # a contender may fail in any way, and the others go on
-            return _Call([], [], f"{type(error).__name__}: {first_line(error)}")
+            return _Call([], [], told(error))
         results = leaves(out)
         odd = next((t for t in results if type(t) not in (Tensor, torch.nn.Parameter)), None)
         if odd is not None:
@@ -193,6 +192,11 @@ def _bits(t: Tensor) -> Tensor:
         t = torch.view_as_real(t.detach().resolve_conj())
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return t.detach().contiguous().view(kinds[t.element_size()])
+
+
+def told(error: Exception) -> str:
+    """An exception's kind, and what it says, short."""
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def first_line(error: Exception) -> str:

@@ -126,7 +126,7 @@ class Measurement:
         try:
             runner.function = _stepping(contender)
         except Exception as error:  # an import or a compiler can fail in any way
-            entry.error = f"{type(error).__name__}: {honesty.first_line(error)}"
+            entry.error = honesty.told(error)
             return
         entry.error, entry.accuracy = honesty.check(
             self.job, contender, runner.function, expectations
@@ -205,7 +205,7 @@ class Measurement:
                     rounds=-(-_ROUNDS // effort.visits),
                 )
             except _Failed as failed:  # out of memory, say: the others go on without it
-                said = f"{type(failed.error).__name__}: {honesty.first_line(failed.error)}"
+                said = honesty.told(failed.error)
                 self._fail(self._named(failed.name), f"while it was timed: {said}")
         for runner in self.runners:
             if runner.name in taken:

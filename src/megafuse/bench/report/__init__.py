@@ -63,11 +63,15 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def write(files: Sequence[str | Path], output: str | Path) -> None:
-    """Reads results files and writes their page. A page of that name stays whole until then.
+    """Reads results files and writes their page.
 
     Raises NotAResult for a file that cannot be read, OSError where the page cannot be written.
     """
-    text = page([read(file) for file in files], _names([Path(file) for file in files]))
+    save(page([read(file) for file in files], _names([Path(file) for file in files])), output)
+
+
+def save(text: str, output: str | Path) -> None:
+    """Writes a page. One of that name stays whole until the new one is."""
     target = Path(output)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
