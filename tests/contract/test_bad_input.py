@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from contract.cases import ONE_EACH, Case, full_args
+from contract.cases import ONE_EACH, Case, close, full_args, pointwise, shaped, tensor_places
 from megafuse import OPS
 from megafuse.ops import Op
 from megafuse.registry.arguments import Argument
@@ -30,8 +31,10 @@ def places(fits: Callable[[Op, Argument], bool]) -> pytest.MarkDecorator:
 
 
 everywhere = places(lambda op, argument: True)
-tensor_places = places(lambda op, argument: argument.is_tensor)
-beside_another_tensor = places(lambda op, argument: argument.is_tensor and len(op.tensors) > 1)
+where_tensors_go = places(lambda op, argument: argument.is_tensor)
+beside_another_tensor = places(
+    lambda op, argument: op.pointwise and argument.is_tensor and len(op.tensors) > 1
+)
 
 
 def raises(case: Case, args: list[Any], position: int, came: str) -> str:
@@ -52,7 +55,7 @@ def wrong_types(argument: Argument) -> list[tuple[Any, str]]:
     """(a value that does not fit, what the message must mention)"""
     tensor = torch.ones(3)
     anywhere: list[tuple[Any, str]] = [
-        (None, "None"),
+        *([] if argument.optional else [(None, "None")]),
         ([1.0], "list"),
         ({}, "dict"),
         (1j, "complex"),
@@ -71,6 +74,8 @@ def wrong_types(argument: Argument) -> list[tuple[Any, str]]:
             ("1.0", "str"),
             (True, "bool"),
         ]
+    if argument.kind == "integer":
+        return [*anywhere, (tensor, "float32[3]"), (1.0, "float"), ("1", "str"), (True, "bool")]
     if argument.kind == "flag":
         return [*anywhere, (1, "int"), (0.0, "float"), ("True", "str"), (tensor, "float32[3]")]
     return [*anywhere, (1, "int"), (True, "bool"), (tensor, "float32[3]"), (b"gelu", "bytes")]
@@ -86,7 +91,7 @@ def test_wrong_python_type(case: Case, position: int, device: str) -> None:
         raises(case, args, position, came)
 
 
-@tensor_places
+@where_tensors_go
 def test_wrong_dtype(case: Case, position: int, device: str) -> None:
     argument = case.op.arguments[position]
     wrong = [torch.complex64, torch.complex128]
@@ -94,24 +99,25 @@ def test_wrong_dtype(case: Case, position: int, device: str) -> None:
         wrong += [torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool]
     for dtype in wrong:
         args = full_args(case, (3,), torch.float32, device)
-        args[position] = torch.ones(3, device=device).to(dtype)
-        text = raises(case, args, position, f"{str(dtype).removeprefix('torch.')}[3] on {device}")
-        assert "float32" in text
+        shape = list(args[position].shape)
+        args[position] = args[position].to(dtype)
+        came = f"{str(dtype).removeprefix('torch.')}{shape} on {device}"
+        assert "float32" in raises(case, args, position, came)
 
 
-@tensor_places
+@where_tensors_go
 def test_exotic_dtypes(case: Case, position: int, device: str) -> None:
     for dtype in (torch.float8_e4m3fn, torch.uint16, torch.uint32):
         args = full_args(case, (3,), torch.float32, device)
-        args[position] = torch.zeros(3, device=device).to(dtype)
+        args[position] = torch.zeros_like(args[position]).to(dtype)
         raises(case, args, position, str(dtype).removeprefix("torch."))
 
 
-@tensor_places
+@where_tensors_go
 def test_sparse(case: Case, position: int, device: str) -> None:
     args = full_args(case, (3, 3), torch.float32, device)
     dense = args[position]
-    for sparse in (dense.to_sparse(), dense.to_sparse_csr()):
+    for sparse in (dense.to_sparse(), *([dense.to_sparse_csr()] if dense.dim() == 2 else [])):
         args[position] = sparse
         raises(case, args, position, "layout")
 
@@ -126,14 +132,19 @@ def test_choice(case: Case, position: int, device: str) -> None:
         assert all(repr(choice) in text for choice in argument.choices)
 
 
-@places(lambda op, argument: argument.kind == "number" and math.isfinite(argument.most))
+@places(lambda op, a: a.kind in ("number", "integer") and math.isfinite(a.most))
 def test_range(case: Case, position: int, device: str) -> None:
     argument = case.op.arguments[position]
-    beyond = [argument.least - 0.1, argument.most + 0.1, float("nan"), float("inf"), -float("inf")]
+    if argument.kind == "integer":
+        beyond: list[Any] = [int(argument.least) - 1, int(argument.most) + 1, 10**400]
+    else:
+        inf = float("inf")
+        beyond = [argument.least - 0.1, argument.most + 0.1, float("nan"), inf, -inf]
     for value in beyond:
         args = case.args((3,), device=device)
         args[position] = value
-        with pytest.raises(ValueError, match=f"between {argument.least:g} and {argument.most:g}"):
+        bounds = re.escape(f"between {argument.least:g} and {argument.most:g}")
+        with pytest.raises(ValueError, match=bounds):
             case.op.fused(*args)
         raises(case, args, position, repr(value))
 
@@ -145,6 +156,67 @@ def test_shapes_that_do_not_broadcast(case: Case, position: int, device: str) ->
         args[position] = torch.ones(second, device=device).to(args[position].dtype)
         text = raises(case, args, position, str(list(second)))
         assert str(list(first)) in text
+
+
+# ---- ops that are not pointwise: shapes by rules, one dtype
+
+
+def sizes_of(rule: str) -> list[tuple[int, str]]:
+    """`3EE` is [(3, "E"), (1, "E")]."""
+    return [(int(times or 1), letter) for times, letter in re.findall(r"(\d*)([A-Z])", rule)]
+
+
+@places(lambda op, argument: not op.pointwise and bool(argument.shape))
+def test_a_size_that_does_not_agree(case: Case, position: int, device: str) -> None:
+    """Each dimension in turn is one longer; the error has both arguments and both sizes."""
+    args = case.args((3, 8), device=device)
+    rule = case.op.arguments[position].shape
+    sizes = sizes_of(rule)
+    met = {
+        letter: i
+        for i in reversed(tensor_places(case, args[:position]))
+        for _, letter in sizes_of(case.op.arguments[i].shape)
+    }
+    shape = list(args[position].shape)
+    free = len(shape) - len(sizes)
+    seen: set[str] = set()
+    for i, (_, letter) in enumerate(sizes):
+        if letter in met or letter in seen:
+            longer = [n + (d == free + i) for d, n in enumerate(shape)]
+            bad = [*args[:position], torch.ones(longer, device=device), *args[position + 1 :]]
+            text = raises(case, bad, position, str(longer))
+            other = met.get(letter, position)
+            assert f"'{case.op.arguments[other].name}' {list(bad[other].shape)}" in text
+        seen.add(letter)
+    if rule.startswith("...") and position > 0:
+        longer = [shape[0] + 1, *shape[1:]]
+        bad = [*args[:position], torch.ones(longer, device=device), *args[position + 1 :]]
+        assert str(list(args[0].shape)) in raises(case, bad, position, str(longer))
+
+
+@places(lambda op, argument: not op.pointwise and bool(argument.shape))
+def test_a_wrong_number_of_dimensions(case: Case, position: int, device: str) -> None:
+    args = case.args((3, 8), device=device)
+    rule = case.op.arguments[position].shape
+    wrong = [args[position].reshape(-1)[0].clone()]
+    if not rule.startswith("..."):
+        wrong.append(args[position][None])
+    for bad in wrong:
+        text = raises(
+            case, [*args[:position], bad, *args[position + 1 :]], position, str(list(bad.shape))
+        )
+        assert all(letter in text for _, letter in sizes_of(rule))
+
+
+@places(lambda op, argument: not op.pointwise and argument.is_tensor)
+def test_another_dtype_than_the_first(case: Case, position: int, device: str) -> None:
+    argument = case.op.arguments[position]
+    args = case.args((3, 8), device=device)
+    if position == 0 or argument.own_dtype:
+        pytest.skip("it may have one of its own")
+    args[position] = args[position].double()
+    text = raises(case, args, position, "float64")
+    assert f"'{case.op.arguments[0].name}' is float32" in text
 
 
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
@@ -167,6 +239,8 @@ def test_the_dispatcher_says_the_same(case: Case, device: str) -> None:
             bad[position] = "no such choice"
         elif argument.kind == "number" and argument.most < float("inf"):
             bad[position] = argument.most + 1
+        elif argument.kind == "integer":
+            bad[position] = int(argument.most) + 1
         elif argument.kind == "tensor":
             bad[position] = torch.ones(3, dtype=torch.int32, device=device)
         else:
@@ -187,7 +261,7 @@ def test_nothing_is_left_behind(case: Case, device: str) -> None:
         bad[position] = object()
         with pytest.raises(TypeError):
             case.op.fused(*bad)
-        torch.testing.assert_close(case.op.fused(*args), expected)
+        close(case, case.op.fused(*args), expected)
 
 
 def test_good_numbers_of_other_kinds(device: str) -> None:
@@ -211,7 +285,8 @@ def test_numbers_too_large_for_a_float(device: str) -> None:
 
 def test_every_kind_of_argument_was_met() -> None:
     kinds = {a.kind for op in OPS.values() for a in op.arguments}
-    assert kinds == {"tensor", "any_tensor", "tensor_or_number", "number", "flag", "choice"}
+    known = {"tensor", "any_tensor", "tensor_or_number", "number", "integer", "flag", "choice"}
+    assert kinds <= known
 
 
 def test_wrong_in_two_places_names_the_first(device: str) -> None:
@@ -224,9 +299,15 @@ def test_wrong_in_two_places_names_the_first(device: str) -> None:
 
 def test_a_subclass_is_no_mistake(device: str) -> None:
     x = torch.nn.Parameter(torch.randn(5, device=device))
-    for case in ONE_EACH:
+    for case in pointwise(ONE_EACH):
         args = [
             x if isinstance(a, Tensor) and a.is_floating_point() else a
             for a in case.args((5,), device=device)
         ]
         torch.testing.assert_close(case.op.fused(*args), case.op.reference(*args))
+    for case in shaped(ONE_EACH):
+        args = [
+            torch.nn.Parameter(a, a.is_floating_point()) if isinstance(a, Tensor) else a
+            for a in case.args((3, 8), device=device)
+        ]
+        close(case, case.op.fused(*args), case.op.reference(*args))

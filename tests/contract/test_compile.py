@@ -17,10 +17,16 @@ from contract.cases import (
     ONE_EACH_DIFFERENTIABLE,
     Args,
     Case,
+    close,
     leaves,
+    listed,
+    pointwise,
+    shaped,
+    tensor_places,
     tensors,
     wanting_grad,
 )
+from contract.views import VIEWS
 
 # Those whose second argument is a number in eager too; the dispatcher wants a tensor there.
 FIXED = {"tensor_or_number"}
@@ -50,7 +56,29 @@ def test_opcheck(case: Case, device: str) -> None:
     torch.library.opcheck(case.op.overload, tuple(args), test_utils=checks)
 
 
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+@pytest.mark.parametrize("case", shaped(ALL), ids=str)
+def test_opcheck_of_what_is_kept(case: Case, device: str) -> None:
+    """With nothing to differentiate, and (where the op keeps results) with `keep`."""
+    args = case.args((4, 6), device=device)
+    torch.library.opcheck(case.op.overload, tuple(args))
+    if case.op.keeps:
+        torch.library.opcheck(case.op.overload, (*args, True))
+
+
+@pytest.mark.parametrize("case", shaped(ONE_EACH), ids=str)
+def test_opcheck_of_each_argument_in_turn(case: Case, device: str) -> None:
+    args = case.args((4, 6), device=device)
+    for place in tensor_places(case, args):
+        for view in ("transposed", "expanded", "padded"):
+            changed = [VIEWS[view](a) if i == place else a for i, a in enumerate(args)]
+            torch.library.opcheck(
+                case.op.overload,
+                tuple(wanting_grad(case, changed)),
+                test_utils=["test_schema", "test_faketensor"],
+            )
+
+
+@pytest.mark.parametrize("case", pointwise(ONE_EACH), ids=str)
 def test_opcheck_of_layouts(case: Case, device: str) -> None:
     """The fake tensor has the strides that the kernel gives."""
     for shape, layout in [
@@ -82,7 +110,7 @@ class Recorded(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if function is torch.ops.megafuse.pointwise_backward.default:
+        if function is torch.ops.megafuse.backward.default:
             self.calls.append(args)
         return function(*args, **(kwargs or {}))
 
@@ -99,14 +127,14 @@ def test_opcheck_of_backward(case: Case, device: str) -> None:
         a.half() if isinstance(a, Tensor) and a.is_floating_point() and i else a
         for i, a in enumerate(args)
     ]
-    for called in (args, channels_last, half):
+    for called in (args, channels_last, half) if case.op.pointwise else (args, channels_last):
         fresh = wanting_grad(case, called)
-        out = case.op.fused(*fresh)
+        outs = listed(case.op.fused(*fresh))
         with Recorded() as mode:
-            torch.autograd.grad(out, leaves(fresh), torch.randn_like(out))
+            torch.autograd.grad(outs, leaves(fresh), [torch.randn_like(t) for t in outs])
         (recorded,) = mode.calls
         torch.library.opcheck(
-            torch.ops.megafuse.pointwise_backward.default,
+            torch.ops.megafuse.backward.default,
             recorded,
             test_utils=["test_schema", "test_faketensor"],
         )
@@ -115,22 +143,23 @@ def test_opcheck_of_backward(case: Case, device: str) -> None:
 def compiled_like_eager(case: Case, device: str, backend: str, dynamic: bool) -> None:
     """Compiled inside other work, forward and backward, at three shapes."""
 
-    def model(*args: Any) -> Tensor:
-        return case.op.fused(*args) + 1
+    def model(*args: Any) -> list[Tensor]:
+        out = case.op.fused(*args)
+        return [out + 1] if isinstance(out, Tensor) else [t + 1 for t in out]
 
     compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
     for shape in [(8, 16), (5, 7), (9, 1)]:
         args = case.args(shape, device=device)
         ours, theirs = wanting_grad(case, args), wanting_grad(case, args)
         got, expected = compiled(*ours), model(*theirs)
-        torch.testing.assert_close(got, expected)
-        assert got.stride() == expected.stride()
+        close(case, got, expected)
+        assert [t.stride() for t in got] == [t.stride() for t in expected]
         if case.op.differentiable:
-            grad = torch.randn_like(expected)
-            got.backward(grad)
-            expected.backward(grad)
+            grads = [torch.randn_like(t) for t in expected]
+            for outs in (got, expected):
+                torch.autograd.backward(outs, grads)
             for a, b in zip(leaves(ours), leaves(theirs), strict=True):
-                torch.testing.assert_close(a.grad, b.grad)
+                close(case, a.grad, b.grad)
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -160,7 +189,7 @@ def test_compiled_graph_holds_our_op(case: Case, device: str) -> None:
 
 
 def test_compiled_with_channels_last(device: str) -> None:
-    for case in ONE_EACH:
+    for case in pointwise(ONE_EACH):
         args = [
             a.to(memory_format=torch.channels_last) if isinstance(a, Tensor) and a.dim() == 4 else a
             for a in case.args((2, 3, 4, 5), device=device)
@@ -189,14 +218,18 @@ def test_compiled_dropout(device: str) -> None:
 
 
 class Module(torch.nn.Module):
-    def __init__(self, case: Case) -> None:
-        super().__init__()
-        self.case = case
+    """The op with all arguments fixed that are not tensors."""
 
-    def forward(self, *args: Any) -> Tensor:
+    def __init__(self, case: Case, args: Args) -> None:
+        super().__init__()
+        self.fused = case.op.fused
+        self.is_tensor = [isinstance(a, Tensor) for a in args]
+        self.others = [None if isinstance(a, Tensor) else a for a in args]
+
+    def forward(self, *args: Any) -> Any:
         given = iter(args)
-        template = self.case.args((2, 2))
-        return self.case.op.fused(*(next(given) if isinstance(t, Tensor) else t for t in template))
+        pairs = zip(self.is_tensor, self.others, strict=True)
+        return self.fused(*(next(given) if tensor else other for tensor, other in pairs))
 
 
 @pytest.mark.parametrize("strict", [True, False], ids=["strict", "non-strict"])
@@ -205,18 +238,24 @@ def test_export(case: Case, strict: bool, device: str) -> None:
     args = case.args((4, 6), device=device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(Module(case), tuple(tensors(args)), strict=strict)
+        program = torch.export.export(Module(case, args), tuple(tensors(args)), strict=strict)
     assert f"megafuse.{case.name}" in program.graph_module.code
-    torch.testing.assert_close(program.module()(*tensors(args)), case.op.reference(*args))
+    close(case, program.module()(*tensors(args)), case.op.reference(*args))
 
 
-@pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE[:2], ids=str)
+@pytest.mark.parametrize(
+    "case", [*pointwise(ONE_EACH_DIFFERENTIABLE)[:2], *shaped(ONE_EACH)], ids=str
+)
 def test_export_with_dynamic_shapes(case: Case, device: str) -> None:
+    """As many rows as there are (of the first argument, and of those that have as many)."""
     dim = torch.export.Dim("rows", min=2, max=4096)
-    args = case.args((8, 6), device=device)
-    shapes = tuple({0: dim} if t.dim() == 2 else None for t in tensors(args))
-    program = torch.export.export(
-        Module(case), tuple(tensors(args)), dynamic_shapes={"args": shapes}, strict=False
+    args, other = case.args((8, 2, 6), device=device), case.args((33, 2, 6), device=device)
+    pairs = zip(tensors(args), tensors(other), strict=True)
+    shapes = tuple(
+        {i: dim for i, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n}
+        for a, b in pairs
     )
-    other = case.args((33, 6), device=device)
-    torch.testing.assert_close(program.module()(*tensors(other)), case.op.reference(*other))
+    program = torch.export.export(
+        Module(case, args), tuple(tensors(args)), dynamic_shapes={"args": shapes}, strict=False
+    )
+    close(case, program.module()(*tensors(other)), case.op.reference(*other))

@@ -7,9 +7,21 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
 
-from contract.cases import ALL, ONE_EACH_DIFFERENTIABLE, Case, full_args, leaves, wanting_grad
+from contract.cases import (
+    ALL,
+    ONE_EACH,
+    ONE_EACH_DIFFERENTIABLE,
+    Case,
+    full_args,
+    leaves,
+    listed,
+    one_pass,
+    wanting_grad,
+)
 from megafuse import OPS
 from megafuse.runtime import loader
 
@@ -31,11 +43,21 @@ def launched(device: str, work: Callable[[], object]) -> int:
     return sum(not e.name.startswith(("Memcpy", "Memset")) for e in on_gpu)
 
 
+def check_composite(count: int, declared: int) -> None:
+    """A GEMM of the library may be two kernels (K split), or a fill and one; odd sizes take a pass
+    where a GEMM's epilogue would do. A few more, then, and hardly fewer (Hopper's own kernel)."""
+    assert declared - 2 <= count <= declared + 4 + declared // 4
+
+
 @pytest.mark.parametrize("shape", [(64, 64), (1000, 33)])
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_forward_launches(case: Case, shape: tuple[int, ...], device: str) -> None:
     args = case.args(shape, device=device)
-    assert launched(device, lambda: case.op.fused(*args)) == case.op.cost(*args).launches == 1
+    count = launched(device, lambda: case.op.fused(*args))
+    if case in one_pass(ALL):
+        assert count == case.op.cost(*args).launches == 1
+    elif device == "cuda":  # what a composite launches on the CPU is not what its cost is about
+        check_composite(count, case.op.cost(*args).launches)
 
 
 @pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
@@ -43,10 +65,14 @@ def test_backward_launches(case: Case, device: str) -> None:
     """Gradients of whole tensors: one launch for all of them, or none where they pass through."""
     args = full_args(case, (64, 64), torch.float32, device)
     fresh = wanting_grad(case, args)
-    out = case.op.fused(*fresh)
-    grad = torch.randn_like(out)
-    work = lambda: torch.autograd.grad(out, leaves(fresh), grad, retain_graph=True)  # noqa: E731
-    assert launched(device, work) == case.op.backward_cost(*args).launches
+    outs = listed(case.op.fused(*fresh))
+    grads = [torch.randn_like(t) for t in outs]
+    work = lambda: torch.autograd.grad(outs, leaves(fresh), grads, retain_graph=True)  # noqa: E731
+    declared = case.op.backward_cost(*args).launches
+    if case in one_pass(ONE_EACH):
+        assert launched(device, work) == declared
+    elif device == "cuda":
+        check_composite(launched(device, work), declared)
 
 
 def cost_bytes(name: str, *args: object) -> tuple[int, int]:
@@ -91,7 +117,30 @@ def test_bytes_of_views() -> None:
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_flops_grow_with_the_output(case: Case) -> None:
     small, large = (case.op.cost(*case.args((n, 8))).flops for n in (10, 1000))
-    assert large == 100 * small > 0
+    if case in one_pass(ALL):
+        assert large == 100 * small > 0
+    else:  # an attention's grow with the square
+        assert large >= 100 * small > 0
+
+
+@pytest.mark.parametrize("case", [c for c in ALL if c.op.family == "composite"], ids=str)
+def test_flops_are_those_of_the_matrix_products(case: Case) -> None:
+    """What torch counts in the reference, which leaves out all but products; then a little more."""
+    args = case.args((64, 128))
+    fresh = wanting_grad(case, args)
+    # torch counts nothing in its tiled attention for the CPU.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
+        outs = listed(case.op.reference(*fresh))
+    with FlopCounterMode(display=False) as backward:
+        torch.autograd.grad(outs, leaves(fresh), [torch.randn_like(t) for t in outs])
+    for counted, told in (
+        (forward.get_total_flops(), case.op.cost(*args).flops),
+        (backward.get_total_flops(), case.op.backward_cost(*args).flops),
+    ):
+        # Of a causal attention, too, torch counts every pair: about half of them are seen.
+        least = 0.4 if ("causal", True) in case.choices else 1
+        assert least * counted <= told
+        assert told <= 1.5 * counted or not counted
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from contract.cases import ONE_EACH, ONE_EACH_DIFFERENTIABLE, Case
+from contract.cases import ONE_EACH, ONE_EACH_DIFFERENTIABLE, Case, one_pass
 from contract.rules import check_gradients, check_value
 
 
@@ -22,10 +22,15 @@ def events(case: Case, device: str, requires_grad: bool) -> list[str]:
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_plain_tensors_skip_the_dispatcher(case: Case, requires_grad: bool, device: str) -> None:
-    """And one launch is all that happens: no copy, no fill, no cast beside it."""
+    """And one launch is all that happens: no copy, no fill, no cast beside it.
+
+    A composite may call PyTorch for its matrix products.
+    """
     seen = events(case, device, requires_grad)
     assert case.name in seen
     assert f"megafuse::{case.name}" not in seen
+    if case not in one_pass(ONE_EACH):
+        return
     assert [name for name in seen if name.startswith("aten::") and name != "aten::detach"] == []
 
 

@@ -10,16 +10,30 @@ import pytest
 import torch
 from torch import Tensor
 
-from contract.cases import ONE_EACH, ONE_EACH_DIFFERENTIABLE, Case, leaves, wanting_grad
+from contract.cases import (
+    ONE_EACH,
+    ONE_EACH_DIFFERENTIABLE,
+    Case,
+    close,
+    equal,
+    leaves,
+    listed,
+    total,
+    wanting_grad,
+)
 
 differentiable = pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
 
 
 def called(
     case: Case, device: str, dtype: torch.dtype = torch.float32
-) -> tuple[list[Tensor], Tensor]:
+) -> tuple[list[Tensor], list[Tensor]]:
     args = wanting_grad(case, case.args((9, 5), dtype, device))
-    return leaves(args), case.op.fused(*args)
+    return leaves(args), listed(case.op.fused(*args))
+
+
+def randn(outs: list[Tensor]) -> list[Tensor]:
+    return [torch.randn_like(t) for t in outs]
 
 
 @differentiable
@@ -30,9 +44,9 @@ def test_only_some_inputs_want_a_gradient(case: Case, device: str) -> None:
             continue
         alone = [a.detach() if isinstance(a, Tensor) else a for a in args]
         alone[position].requires_grad_()
-        expected = torch.autograd.grad(case.op.reference(*alone).sum(), alone[position])[0]
-        case.op.fused(*alone).sum().backward()
-        torch.testing.assert_close(alone[position].grad, expected)
+        expected = torch.autograd.grad(total(case.op.reference(*alone)), alone[position])[0]
+        total(case.op.fused(*alone)).backward()
+        close(case, alone[position].grad, expected)
         assert all(
             a.grad is None for i, a in enumerate(alone) if isinstance(a, Tensor) and i != position
         )
@@ -43,28 +57,28 @@ def test_a_sum_backwards_gives_the_reference(case: Case, device: str) -> None:
     """out.sum().backward() hands down an expanded gradient, with strides of 0."""
     args = case.args((33, 65), device=device)
     ours, theirs = wanting_grad(case, args), wanting_grad(case, args)
-    case.op.fused(*ours).sum().backward()
-    case.op.reference(*theirs).sum().backward()
+    total(case.op.fused(*ours)).backward()
+    total(case.op.reference(*theirs)).backward()
     for a, b in zip(leaves(ours), leaves(theirs), strict=True):
-        torch.testing.assert_close(a.grad, b.grad)
+        close(case, a.grad, b.grad)
 
 
 @differentiable
 def test_retained_graph_gives_the_same_twice(case: Case, device: str) -> None:
-    inputs, out = called(case, device)
-    grad = torch.randn_like(out)
-    first = torch.autograd.grad(out, inputs, grad, retain_graph=True)
-    second = torch.autograd.grad(out, inputs, grad)
+    inputs, outs = called(case, device)
+    grads = randn(outs)
+    first = torch.autograd.grad(outs, inputs, grads, retain_graph=True)
+    second = torch.autograd.grad(outs, inputs, grads)
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a, b)
 
 
 @differentiable
 def test_freed_graph_says_so(case: Case, device: str) -> None:
-    inputs, out = called(case, device)
-    torch.autograd.grad(out, inputs, torch.ones_like(out))
+    inputs, outs = called(case, device)
+    torch.autograd.grad(outs, inputs, randn(outs))
     with pytest.raises(RuntimeError, match="retain_graph=True"):
-        torch.autograd.grad(out, inputs, torch.ones_like(out))
+        torch.autograd.grad(outs, inputs, randn(outs))
 
 
 @differentiable
@@ -74,27 +88,27 @@ def test_a_parameter_collects_its_gradient(case: Case, device: str) -> None:
         for a in case.args((9, 5), device=device)
     ]
     for _ in range(2):
-        case.op.fused(*args).sum().backward()
-    once = torch.autograd.grad(case.op.reference(*args).sum(), leaves(args))
+        total(case.op.fused(*args)).backward()
+    once = torch.autograd.grad(total(case.op.reference(*args)), leaves(args))
     for parameter, grad in zip(leaves(args), once, strict=True):
-        torch.testing.assert_close(parameter.grad, 2 * grad)
+        close(case, parameter.grad, 2 * grad)
 
 
 @differentiable
 def test_gradients_do_not_share_memory(case: Case, device: str) -> None:
     """Two arguments with one gradient: changing x.grad in place must leave y.grad alone."""
     args = wanting_grad(case, case.args((9, 5), device=device))
-    out = case.op.fused(*args)
-    incoming = torch.randn_like(out)
-    kept = incoming.clone()
-    out.backward(incoming)
+    outs = listed(case.op.fused(*args))
+    incoming = randn(outs)
+    kept = [t.clone() for t in incoming]
+    torch.autograd.backward(outs, incoming)
     found = leaves(args)
     before = [t.grad.clone() for t in found]
     for i, t in enumerate(found):
         t.grad.fill_(7.0)
         for j in range(i + 1, len(found)):
             assert torch.equal(found[j].grad, before[j]), "two leaves share one gradient"
-    assert torch.equal(incoming, kept), "a leaf's gradient is the incoming gradient itself"
+    assert equal(incoming, kept), "a leaf's gradient is the incoming gradient itself"
 
 
 @differentiable
@@ -109,24 +123,26 @@ def test_changing_a_saved_tensor_is_noticed(case: Case, device: str) -> None:
             args[position].add_(1)
         if argument.name in case.op.saves:
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-                out.sum().backward()
+                total(out).backward()
         else:
-            out.sum().backward()
-    if "out" in case.op.saves:
-        _, out = called(case, device)
-        out.detach().add_(1)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            out.sum().backward()
+            total(out).backward()
+    for i, name in enumerate(case.op.returns):
+        if name in case.op.saves:
+            _, outs = called(case, device)
+            outs[i].detach().add_(1)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                total(outs).backward()
 
 
 @differentiable
 def test_changing_the_output_is_allowed_when_it_is_not_saved(case: Case, device: str) -> None:
-    if "out" in case.op.saves:
+    if {*case.op.returns} & {*case.op.saves}:
         pytest.skip("saved")
-    inputs, out = called(case, device)
-    expected = torch.autograd.grad(out, inputs, torch.ones_like(out), retain_graph=True)
-    changed = out.mul_(2)
-    got = torch.autograd.grad(changed, inputs, torch.ones_like(out))
+    inputs, outs = called(case, device)
+    grads = randn(outs)
+    expected = torch.autograd.grad(outs, inputs, grads, retain_graph=True)
+    changed = [t.mul_(2) for t in outs]
+    got = torch.autograd.grad(changed, inputs, grads)
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, 2 * b)
 
@@ -135,14 +151,13 @@ def test_changing_the_output_is_allowed_when_it_is_not_saved(case: Case, device:
 def test_no_graph_without_need(case: Case, device: str) -> None:
     args = wanting_grad(case, case.args((9, 5), device=device))
     plain = [a.detach() if isinstance(a, Tensor) else a for a in args]
-    assert not case.op.fused(*plain).requires_grad
+    assert not any(t.requires_grad for t in listed(case.op.fused(*plain)))
     with torch.no_grad():
-        assert not case.op.fused(*args).requires_grad
+        assert not any(t.requires_grad for t in listed(case.op.fused(*args)))
     with torch.inference_mode():
-        out = case.op.fused(*args)
-        assert out.is_inference()
-        assert not out.requires_grad
-    torch.testing.assert_close(out.clone(), case.op.reference(*plain))
+        outs = listed(case.op.fused(*args))
+        assert all(t.is_inference() and not t.requires_grad for t in outs)
+    close(case, [t.clone() for t in outs], case.op.reference(*plain))
 
 
 @differentiable
@@ -161,14 +176,14 @@ def test_tensors_of_inference_mode_beside_one_that_wants_a_gradient(
 
     def run(function: Callable[..., Tensor]) -> Tensor | type[RuntimeError]:
         try:
-            return torch.autograd.grad(function(*args).sum(), args[last])[0]
+            return torch.autograd.grad(total(function(*args)), args[last])[0]
         except RuntimeError:
             return RuntimeError
 
     expected, got = run(case.op.reference), run(case.op.fused)
     if isinstance(expected, Tensor):
         assert isinstance(got, Tensor), "the fused op raises where the reference does not"
-        torch.testing.assert_close(got, expected)
+        close(case, got, expected)
     else:
         assert got is RuntimeError
 
@@ -179,27 +194,27 @@ def test_results_of_inference_mode_compute_further(case: Case, device: str) -> N
         args = case.args((9, 5), device=device)
         inside = case.op.fused(*args)
     outside = case.op.fused(*args)
-    assert torch.equal(inside, outside)
+    assert equal(inside, outside)
 
 
 @differentiable
 def test_nothing_outlives_the_graph(case: Case, device: str) -> None:
-    inputs, out = called(case, device)
-    watched = [weakref.ref(t) for t in (*inputs, out)]
-    out.sum().backward()
-    del inputs, out
+    inputs, outs = called(case, device)
+    watched = [weakref.ref(t) for t in (*inputs, *outs)]
+    total(outs).backward()
+    del inputs, outs
     gc.collect()
     assert [w() for w in watched] == [None] * len(watched)
 
 
 @differentiable
 def test_hooks_see_the_gradient(case: Case, device: str) -> None:
-    inputs, out = called(case, device)
+    inputs, outs = called(case, device)
     seen: list[torch.Size] = []
-    out.register_hook(lambda g: seen.append(g.shape))
+    outs[0].register_hook(lambda g: seen.append(g.shape))
     inputs[0].register_hook(lambda g: seen.append(g.shape))
-    out.sum().backward()
-    assert seen == [out.shape, inputs[0].shape]
+    total(outs).backward()
+    assert seen == [outs[0].shape, inputs[0].shape]
 
 
 @differentiable
@@ -212,11 +227,11 @@ def test_saved_tensor_hooks_are_used(case: Case, device: str) -> None:
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        inputs, out = called(case, device)
-    out.sum().backward()
-    names = [a.name for a in case.op.arguments]
-    args = case.args((2, 2), device=device)
-    saved = [s for s in case.op.saves if s == "out" or isinstance(args[names.index(s)], Tensor)]
+        inputs, outs = called(case, device)
+    total(outs).backward()
+    named = case.named(case.args((2, 2), device=device))
+    results = (*case.op.returns, *case.op.keeps)
+    saved = [s for s in case.op.saves if s in results or isinstance(named[s], Tensor)]
     assert len(packed) == len(saved)
     assert all(t.grad is not None for t in inputs)
 
@@ -225,7 +240,7 @@ def test_saved_tensor_hooks_are_used(case: Case, device: str) -> None:
 def test_checkpoint(case: Case, device: str) -> None:
     args = case.args((9, 5), device=device)
     ours, theirs = wanting_grad(case, args), wanting_grad(case, args)
-    torch.utils.checkpoint.checkpoint(case.op.fused, *ours, use_reentrant=False).sum().backward()
-    case.op.fused(*theirs).sum().backward()
+    total(torch.utils.checkpoint.checkpoint(case.op.fused, *ours, use_reentrant=False)).backward()
+    total(case.op.fused(*theirs)).backward()
     for a, b in zip(leaves(ours), leaves(theirs), strict=True):
         assert torch.equal(a.grad, b.grad)

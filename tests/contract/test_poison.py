@@ -37,6 +37,11 @@ def test_an_unwritten_integer_is_minus_one(idle_kernels: None) -> None:
     assert (mf.quantize_int8(torch.full((1000,), 3.0), 0.1, 0) == -1).all()
 
 
+def test_an_unwritten_row_is_nan(idle_kernels: None) -> None:
+    for out in mf.residual_rms_norm(torch.ones(5, 8), torch.ones(5, 8)):
+        assert out.isnan().all()
+
+
 def test_the_rule_fails_on_it(idle_kernels: None) -> None:
     with pytest.raises(AssertionError, match="the value"):
         check_value(Case("swiglu"), Case("swiglu").args((1000,)))

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from contract.cases import ONE_EACH, Case
+from contract.cases import ONE_EACH, Case, pointwise, shaped
 from contract.rules import check_gradients, check_value
+from contract.views import VIEWS
 
 pytest.importorskip("hypothesis")
 
@@ -76,7 +77,7 @@ def calls(draw: st.DrawFn, tensors: int) -> tuple[tuple[int, ...], list[View]]:
     return shape, [draw(views(len(shape), dtypes)) for _ in range(tensors)]
 
 
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+@pytest.mark.parametrize("case", pointwise(ONE_EACH), ids=str)
 def test_any_call(case: Case, device: str) -> None:
     places = [i for i, a in enumerate(case.op.arguments) if a.is_tensor]
     template = case.args((2,))
@@ -92,6 +93,40 @@ def test_any_call(case: Case, device: str) -> None:
                 isinstance(template[place], Tensor) and not template[place].is_floating_point()
             )
             args[place] = view.make(shape, integer, device)
+        check_value(case, args)
+        if case.op.differentiable:
+            check_gradients(case, args)
+
+    run()
+
+
+@pytest.mark.parametrize("case", shaped(ONE_EACH), ids=str)
+def test_any_rows(case: Case, device: str) -> None:
+    sizes = st.one_of(st.integers(0, 9), st.sampled_from([1, 16, 17, 64, 130]))
+    layouts = st.sampled_from(["as it is", *VIEWS])
+    count = len(case.op.tensors)
+
+    @settings(
+        max_examples=8 if case.op.family == "rows" else 15,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        st.lists(sizes, min_size=1, max_size=3),
+        st.integers(3, 40),  # shorter rows leave a norm nothing to do
+        st.sampled_from(DTYPES),
+        st.lists(layouts, min_size=count, max_size=count),
+        st.integers(0, 2**31),
+    )
+    def run(
+        lead: list[int], columns: int, dtype: torch.dtype, chosen: list[str], seed: int
+    ) -> None:
+        torch.manual_seed(seed)
+        layout = iter(chosen)
+        args = [
+            VIEWS.get(next(layout), lambda t: t)(a) if isinstance(a, Tensor) else a
+            for a in case.args((*lead, columns), dtype, device)
+        ]
         check_value(case, args)
         if case.op.differentiable:
             check_gradients(case, args)

@@ -8,19 +8,29 @@ import threading
 import pytest
 import torch
 
-from contract.cases import ALL, DIFFERENTIABLE, ONE_EACH, ONE_EACH_DIFFERENTIABLE, Case
+from contract.cases import (
+    ALL,
+    DIFFERENTIABLE,
+    ONE_EACH,
+    ONE_EACH_DIFFERENTIABLE,
+    Case,
+    equal,
+    listed,
+    one_pass,
+)
 from contract.rules import gradients
 
 
 def test_eight_threads(device: str, seed: int) -> None:
     """Forward and backward of every op, interleaved; kernels are compiled in the midst of it."""
-    shapes = [(3,), (65, 33), (9001,), (7, 11, 13)]
     work = []
     for case in DIFFERENTIABLE:
-        for shape in shapes:
+        # A matrix as large as the long shape's would take seconds.
+        for shape in [(3,), (65, 33), (7, 11, 13), *([(9001,)] if case.op.pointwise else [])]:
             args = case.args(shape, device=device)
-            grad = torch.randn(shape, device=device)
-            expected = [case.op.reference(*args), *gradients(case, case.op.reference, args, grad)]
+            outs = listed(case.op.reference(*args))
+            grad = [torch.randn_like(t) for t in outs]
+            expected = [*outs, *gradients(case, case.op.reference, args, grad)]
             work.append((case, args, grad, expected))
     problems: list[str] = []
     start = threading.Barrier(8)
@@ -30,7 +40,7 @@ def test_eight_threads(device: str, seed: int) -> None:
         start.wait()
         try:
             for case, args, grad, expected in order:
-                got = [case.op.fused(*args), *gradients(case, case.op.fused, args, grad)]
+                got = [*listed(case.op.fused(*args)), *gradients(case, case.op.fused, args, grad)]
                 for a, b in zip(got, expected, strict=True):
                     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
         except BaseException as error:
@@ -80,7 +90,7 @@ def two_threads() -> object:
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("case", ALL, ids=str)
+@pytest.mark.parametrize("case", one_pass(ALL), ids=str)
 def test_number_of_threads_does_not_change_the_bits(case: Case) -> None:
     for shape in [(100003,), (1001, 37), (37, 1001)]:
         args = case.args(shape)
@@ -89,16 +99,16 @@ def test_number_of_threads_does_not_change_the_bits(case: Case) -> None:
             torch.set_num_threads(threads)
             torch.manual_seed(1)
             results.append(case.op.fused(*args))
-        assert torch.equal(results[0], results[1])
-        assert torch.equal(results[0], results[2])
+        assert equal(results[0], results[1])
+        assert equal(results[0], results[2])
 
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
 def test_sums_are_right_with_any_number_of_threads(case: Case) -> None:
     """Each thread adds into a row of its own; and twice the same call gives the same bits."""
-    args = case.args((3001, 37))
-    grad = torch.randn(3001, 37)
+    args = case.args((3001, 37) if case.op.family != "composite" else (301, 36))
+    grad = [torch.randn_like(t) for t in listed(case.op.reference(*args))]
     expected = gradients(case, case.op.reference, args, grad)
     for threads in (1, 2, 3, 7):
         torch.set_num_threads(threads)

@@ -23,6 +23,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
+from megafuse.bench import machine
 from megafuse.learn import explain, measure
 from megafuse.learn.ledger import Ledger, count
 from megafuse.learn.measure import Measured, Way
@@ -42,7 +43,8 @@ def separate(x: Tensor) -> Tensor:
 
 def fused(x: Tensor) -> Tensor:
     """One: the first result stays in a register."""
-    return OPS["gelu_scale"].fused(x, SCALE)
+    scaled: Tensor = OPS["gelu_scale"].fused(x, SCALE)
+    return scaled
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,15 +88,15 @@ class _Demo:
 
     def run(self) -> int:
         self.screen.print(f"gelu(x)·{SCALE} on {_machine(self.device)}\n", style="bold")
-        load = _load()
+        load, processors = machine.load(), os.cpu_count() or 1
         self._first_use()
         self._plan()
         if not self._check():
             return 1
         self._measure()
         self._table()
-        if load is not None:
-            self._paragraph("Careful", explain.busy(load, os.cpu_count() or 1))
+        if load is not None and load > 0.75 * processors:
+            self._paragraph("Careful", explain.busy(load, processors))
         self._explain()
         return 0
 
@@ -263,11 +265,3 @@ def _machine(device: str) -> str:
         return torch.cuda.get_device_name()
     threads = torch.get_num_threads()
     return f"this CPU ({platform.machine()}, {threads} thread{'s' * (threads > 1)})"
-
-
-def _load() -> float | None:
-    """Programs that want a processor, over the last minute, where there are many of them."""
-    if not hasattr(os, "getloadavg"):  # Windows
-        return None
-    load = os.getloadavg()[0]
-    return load if load > 0.75 * (os.cpu_count() or 1) else None

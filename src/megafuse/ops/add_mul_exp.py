@@ -14,7 +14,7 @@ from megafuse.registry import op
     saves=("out",),
     grads={"x": 0, "y": 0},
     vjp=lambda grad, out: (grad * out * 2, grad * out * 2),
-    autocast_float=True,
+    autocast="float32",
     flops=(12, 2),
     sample=lambda draw: (draw.full(0.5), draw.full(0.5)),
 )

@@ -10,6 +10,9 @@ The function's signature is the op's schema and its body the reference; what the
 returns is the fused op under the same signature. Tests, benchmarks and the command line walk
 `OPS`; nothing lists the ops a second time.
 
+Ops come in families: "pointwise" and "rows" ops are functors that a generic kernel runs, a
+"composite" is a C++ program of its own (runtime/host/programs.h) that launches several kernels.
+
 Three ways lead to the kernel:
 - plain tensors: straight into the C++ host runtime (`runtime/host/module.cpp`);
 - torch.compile, dispatch modes, subclasses, functorch: through `torch.ops.megafuse.<name>`,
@@ -50,11 +53,18 @@ class Op:
     """One op's declaration. See `op` for what the fields mean."""
 
     name: str
-    reference: Callable[..., Tensor]
-    functors: Functors
+    family: str
+    program: str
+    reference: Callable[..., Any]
+    functors: Functors | None
     arguments: list[Argument]
+    returns: tuple[str, ...]
+    keeps: tuple[str, ...]
+    kept: Callable[..., Sequence[Tensor]]
     sample: Sampler
-    flops: tuple[int, int]
+    flops: tuple[int, int] | Callable[..., tuple[int, int]]
+    launches: tuple[int, int] | Callable[..., tuple[int, int]] | None
+    unread: Callable[..., tuple[int, int]] | None
     saves: tuple[str, ...]
     grads: dict[str, int]
     passthrough: tuple[str, ...]
@@ -62,14 +72,25 @@ class Op:
     dtype_like: str | None
     inverted: str | None
     random: bool
-    autocast_float: bool
-    vjp: Callable[..., Sequence[Tensor]] | None
-    fused: Callable[..., Tensor] = field(init=False)
+    autocast: str | None
+    laid_out_as: str | None
+    vjp: Callable[..., Sequence[Tensor | None]] | None
+    further_check: Callable[..., str | None] | None
+    fused: Callable[..., Any] = field(init=False)
     _namespace: dict[str, Any] = field(init=False)
 
     @property
     def differentiable(self) -> bool:
         return bool(self.grads)
+
+    @property
+    def pointwise(self) -> bool:
+        return self.family == "pointwise"
+
+    @property
+    def outputs(self) -> int:
+        """How many tensors a call returns."""
+        return len(self.returns)
 
     @property
     def tensors(self) -> list[str]:
@@ -78,22 +99,43 @@ class Op:
 
     @property
     def schema(self) -> str:
-        """The op's declaration for PyTorch's dispatcher."""
-        returns = "(Tensor, Tensor)" if self.random else "Tensor"
-        listed = ", ".join(a.schema for a in self.arguments)
-        return f"{self.name}({listed}) -> {returns}"
+        """The op's declaration for PyTorch's dispatcher.
+
+        After what users see come kept results (empty unless `keep`), and a random state.
+        """
+        results = self.outputs + len(self.keeps) + self.random
+        returns = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
+        listed = [a.schema for a in self.arguments] + ["bool keep=False"] * bool(self.keeps)
+        return f"{self.name}({', '.join(listed)}) -> {returns}"
 
     @property
     def overload(self) -> Any:
         """The op as the dispatcher knows it."""
         return getattr(torch.ops.megafuse, self.name).default
 
+    def laid_out(self, results: Sequence[Tensor], args: Sequence[Any]) -> list[Tensor]:
+        """The reference's outputs with the strides that the fused op's have."""
+        if self.pointwise:
+            return list(results)
+        if self.laid_out_as is None:
+            return [t.contiguous() for t in results]
+        like = args[self.position(self.laid_out_as)]
+        return [torch.empty_like(like, dtype=t.dtype).copy_(t) for t in results]
+
     def position(self, name: str) -> int:
         return [a.name for a in self.arguments].index(name)
 
+    def listed(self, results: Any) -> list[Tensor]:
+        """What a call returned, one tensor or several, as a list."""
+        return [results] if self.outputs == 1 else list(results)
+
+    def draws(self, values: dict[str, Any]) -> bool:
+        """Whether a call with these arguments depends on random numbers."""
+        return self.random and values["training"] and values["p"] > 0
+
     def check(self, *args: Any) -> None:
         """Raises a TypeError or ValueError that says what is wrong with `args`, if anything."""
-        arguments.check(self.name, self.arguments, args)
+        arguments.check(self.name, self.arguments, args, self.pointwise, self.further_check)
 
     def cost(self, *args: Any) -> Cost:
         """The least a forward call must do."""
@@ -105,19 +147,35 @@ class Op:
 
     def description(self) -> dict[str, Any]:
         """The op as data for the host runtime (runtime/host/op.h)."""
-        output = -1
+        results = [*self.returns, *self.keeps]
         return {
             "name": self.name,
+            "family": self.family,
+            "program": self.program,
             "args": [
-                (a.name, a.kind, tuple(a.choices), float(a.least), float(a.most))
+                (
+                    a.name,
+                    a.kind,
+                    tuple(a.choices),
+                    float(a.least),
+                    float(a.most),
+                    a.optional,
+                    a.own_dtype,
+                    a.shape,
+                )
                 for a in self.arguments
             ],
+            "outputs": self.outputs,
+            "kept": len(self.keeps),
             "dtype": self.output_dtype,
             "dtype_like": -1 if self.dtype_like is None else self.position(self.dtype_like),
             "inverted": -1 if self.inverted is None else self.position(self.inverted),
             "random": self.random,
-            "autocast_float": self.autocast_float,
-            "saved": [output if s == "out" else self.position(s) for s in self.saves],
+            "autocast": self.autocast,
+            "laid_out_as": -1 if self.laid_out_as is None else self.position(self.laid_out_as),
+            "saved": [
+                -1 - results.index(s) if s in results else self.position(s) for s in self.saves
+            ],
             "grads": [
                 (self.position(name), result, name in self.passthrough)
                 for name, result in self.grads.items()
@@ -126,64 +184,111 @@ class Op:
             "reference": self.reference,
             "explain": self.check,
             "vjp": functools.partial(second_derivative.vjp, self),
+            "kept_like": self.kept,
         }
 
 
 def op(
     *,
-    forward: str,
+    family: str = "pointwise",
+    program: str | None = None,
+    forward: str | None = None,
     backward: str | None = None,
+    header: str | None = None,
     sample: Sampler,
-    flops: tuple[int, int],
+    flops: tuple[int, int] | Callable[..., tuple[int, int]],
+    launches: tuple[int, int] | Callable[..., tuple[int, int]] | None = None,
+    unread: Callable[..., tuple[int, int]] | None = None,
     choices: dict[str, dict[str, str]] | None = None,
+    shapes: dict[str, str] | None = None,
+    returns: tuple[str, ...] = ("out",),
+    keeps: tuple[str, ...] = (),
+    kept: Callable[..., Sequence[Tensor]] | None = None,
     saves: tuple[str, ...] = (),
     grads: dict[str, int] | None = None,
     passthrough: tuple[str, ...] = (),
     any_dtype: tuple[str, ...] = (),
+    own_dtype: tuple[str, ...] = (),
     ranges: dict[str, tuple[float, float]] | None = None,
     output_dtype: str | None = None,
     dtype_like: str | None = None,
     inverted: str | None = None,
     random: bool = False,
-    autocast_float: bool = False,
-    vjp: Callable[..., Sequence[Tensor]] | None = None,
+    autocast: str | None = None,
+    laid_out_as: str | None = None,
+    vjp: Callable[..., Sequence[Tensor | None]] | None = None,
+    check: Callable[..., str | None] | None = None,
     words: Callable[[Variant], dict[str, str]] | None = None,
 ) -> Callable[[Function], Function]:
-    """Declares a pointwise op; the decorated function is its reference.
+    """Declares an op; the decorated function is its reference.
 
+    family              "pointwise", "rows" or "composite"
+    program             a composite's name in runtime/host/programs.h; the op's own unless told
     forward, backward   functor types in kernels/<name>.h (see runtime/render.py for `{…}`)
+    header              of the functors, where it is not <name>.h
     sample              makes arguments for tests and benchmarks (see registry/sample.py)
-    flops               floating-point operations an element, forward and backward
+    flops               floating-point operations, forward and backward: so many an element of the
+                        first output, or a function of the arguments that gives the totals
+    launches            on CUDA, forward and backward, or a function of the arguments; counted for
+                        pointwise ops
+    unread              (*args) → bytes that forward and backward need not read
     choices             the C++ word for each value of a string argument; flags get true/false
-    saves               what the backward functor reads after the gradient, in its order:
-                        names of arguments, or "out"
-    grads               argument → which result of the backward functor is its gradient
-    passthrough         arguments whose gradient is the incoming one
+    shapes              argument → its shape, such as "...K" or "NK" (see runtime/host/op.h);
+                        tensors of pointwise ops broadcast instead
+    returns             names of the outputs, as many as the reference returns
+    keeps               names of results that only the backward reads
+    kept                (*args) → tensors like these, made with new_empty
+    saves               what the backward reads after the gradients, in its order: names of
+                        arguments, of `returns` and of `keeps`
+    grads               argument → which result of the backward is its gradient
+    passthrough         arguments whose gradient is the incoming one, as they are merely added
     any_dtype           tensor arguments that need not be floating point
-    ranges              allowed range of a float argument
+    own_dtype           tensor arguments that need not have the first one's dtype (not pointwise)
+    ranges              allowed range of a float or int argument
     output_dtype        "int8", or None for the promoted dtype of the tensors
     dtype_like          the first tensor is promoted as if it had this argument's dtype
     inverted            an argument that a CUDA kernel gets as its reciprocal when it is a number
-    random              the functor draws random numbers
-    autocast_float      under CUDA autocast the op computes in float32 (as exp does)
-    vjp                 (grad, *saves) → gradients in the order of `grads`, in plain PyTorch, for
-                        second derivatives; found from the reference when all tensors are saved
+    random              draws random numbers; such an op has the arguments `p` and `training`
+    autocast            what torch.autocast does: "float32" (on CUDA, as exp) or "lower" (as
+                        matmul; arguments with their own dtype keep it), or None
+    laid_out_as         the argument whose order of dimensions in memory the output has, and each
+                        gradient that of its argument; else they are contiguous (not pointwise)
+    vjp                 gradients in the order of `grads`, in plain PyTorch, for second
+                        derivatives: (grad, *saves) →, or where the op is not pointwise
+                        (*grads, **everything saved, numbers and choices, by name) →. Found from
+                        the reference when all arguments that matter are saved
+    check               (*args) → what is wrong with them, or None, beyond what the above says;
+                        the program throws BadArguments then
     words               further `{…}` of the functor types, from the kernel's operands
     """
 
     def declare(function: Function) -> Function:
         name = function.__name__
-        parsed = arguments.parse(function, choices or {}, any_dtype, ranges or {})
-        flags = {a.name: {"True": "true", "False": "false"} for a in parsed if a.kind == "flag"}
-        spelled = {**(choices or {}), **flags}
-        functors = Functors(f"{name}.h", forward, backward, spelled, random, words)
+        parsed = arguments.parse(
+            function, choices or {}, any_dtype, own_dtype, ranges or {}, shapes or {}
+        )
+        if len(returns) != arguments.outputs(function):
+            raise TypeError(f"{name}: returns={returns} does not match its return annotation")
+        functors = None
+        if forward is not None:
+            flags = {a.name: {"True": "true", "False": "false"} for a in parsed if a.kind == "flag"}
+            spelled = {**(choices or {}), **flags}
+            functors = Functors(header or f"{name}.h", forward, backward, spelled, random, words)
+            build.declare(name, functors)
         made = Op(
             name=name,
+            family=family,
+            program=(program or name) if family == "composite" else family,
             reference=function,
             functors=functors,
             arguments=parsed,
+            returns=returns,
+            keeps=keeps,
+            kept=kept or (lambda *args: []),
             sample=sample,
             flops=flops,
+            launches=launches,
+            unread=unread,
             saves=saves,
             grads=grads or {},
             passthrough=passthrough,
@@ -191,10 +296,14 @@ def op(
             dtype_like=dtype_like,
             inverted=inverted,
             random=random,
-            autocast_float=autocast_float,
+            autocast=autocast,
+            laid_out_as=laid_out_as,
             vjp=vjp,
+            further_check=check,
         )
-        build.declare(name, functors)
+        unsaved = set(made.grads) - {*saves, *passthrough}
+        if unsaved and vjp is None and {*returns, *keeps} & {*saves}:
+            raise TypeError(f"{name}: save {sorted(unsaved)} too, for second derivatives")
         _define(made)
         made.fused, made._namespace = _fused(made)
         OPS[name] = made
@@ -235,7 +344,7 @@ def {name}{signature}:
 """
 
 
-def _fused(op: Op) -> tuple[Callable[..., Tensor], dict[str, Any]]:
+def _fused(op: Op) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The function users call, and its globals, whose `direct` changes on first use.
 
     Written out rather than a closure over *args: Python then fills in defaults and keywords
@@ -259,22 +368,24 @@ def _fused(op: Op) -> tuple[Callable[..., Tensor], dict[str, Any]]:
     return made, namespace
 
 
-def _first_call(op: Op, *args: Any) -> Tensor:
+def _first_call(op: Op, *args: Any) -> Any:
     """Loads the runtime, then does the call; later calls go straight to the runtime."""
     if activate():
         if isinstance(op._namespace["direct"], functools.partial):
             register_late(op)
-        return cast(Tensor, op._namespace["direct"](*args))
+        return op._namespace["direct"](*args)
     op.check(*args)
     return op.reference(*args)
 
 
-def _traced(op: Op) -> Callable[..., Tensor]:
+def _traced(op: Op) -> Callable[..., Any]:
     """The call through the dispatcher, for tracers and everything that watches it."""
     overload = op.overload
     numbers = [i for i, a in enumerate(op.arguments) if a.kind == "tensor_or_number"]
+    outputs = op.outputs
+    more = bool(op.keeps) or op.random  # results that users do not see
 
-    def call(*args: Any) -> Tensor:
+    def call(*args: Any) -> Any:
         if numbers:
             # The dispatcher wants tensors. float32 loses nothing: kernels compute in it unless
             # a tensor is float64, and then the number is made float64 too.
@@ -291,8 +402,10 @@ def _traced(op: Op) -> Callable[..., Tensor]:
                 else a
                 for i, a in enumerate(args)
             )
-        result = overload(*args)
-        return cast(Tensor, result[0] if op.random else result)
+        results = overload(*args)
+        if not more:
+            return results
+        return results[0] if outputs == 1 else tuple(results[:outputs])
 
     return call
 
@@ -307,14 +420,21 @@ def _define(op: Op) -> None:
     _LIBRARY.define(op.schema, tags=tags)
 
     def reference(*args: Any) -> Any:
-        out = op.reference(*args)
-        return (out, out.new_empty(2, dtype=torch.int64)) if op.random else out
+        keep = len(args) > len(op.arguments) and args[-1]
+        args = args[: len(op.arguments)]
+        args += tuple(a.default for a in op.arguments[len(args) :])  # the dispatcher drops them
+        results = op.laid_out(op.listed(op.reference(*args)), args)
+        if op.keeps:
+            results += op.kept(*args) if keep else [results[0].new_empty(0) for _ in op.keeps]
+        if op.random:
+            results.append(results[0].new_empty(2, dtype=torch.int64))
+        return results[0] if len(results) == 1 else tuple(results)
 
     def bootstrap(*args: Any) -> Any:
         if activate():
             return op.overload(*args)
-        args += tuple(a.default for a in op.arguments[len(args) :])  # the dispatcher drops them
-        op.check(*args)
+        args += tuple(a.default for a in op.arguments[len(args) :])
+        op.check(*args[: len(op.arguments)])
         return reference(*args)
 
     for key in ("CPU", "CUDA", *(["Autograd"] if op.differentiable else [])):
@@ -323,15 +443,15 @@ def _define(op: Op) -> None:
 
 
 _LIBRARY.define(
-    "pointwise_backward(str op, Tensor grad, Tensor?[] saved, float[] saved_values, "
-    "Tensor?[] like, float[] numbers, int[] choices, Tensor? random, bool[] wanted) -> Tensor[]",
+    "backward(str op, Tensor?[] grads, Tensor?[] saved, float[] saved_values, Tensor?[] like, "
+    "float[] numbers, int[] choices, Tensor? random, bool[] wanted) -> Tensor[]",
     tags=[torch.Tag.pt2_compliant_tag],
 )
 
 
 def _backward_fake(
     op: str,
-    grad: Tensor,
+    grads: list[Tensor | None],
     saved: list[Tensor | None],
     saved_values: list[float],
     like: list[Tensor | None],
@@ -340,11 +460,19 @@ def _backward_fake(
     random: Tensor | None,
     wanted: list[bool],
 ) -> list[Tensor]:
-    # A sum of all that is read has the strides that a kernel reading it gives its outputs.
-    read = [t for t in saved if t is not None and t.device == grad.device]
-    full = functools.reduce(torch.add, read, grad)
+    grad = grads[0]
+    assert grad is not None
+    follows = OPS[op].laid_out_as is not None
+    if OPS[op].pointwise:
+        # A sum of all that is read has the strides that a kernel reading it gives its outputs.
+        read = [t for t in saved if t is not None and t.device == grad.device]
+        whole = torch.empty_like(functools.reduce(torch.add, read, grad), dtype=grad.dtype)
+    else:
+        whole = grad.new_empty(grad.shape)
     return [
-        torch.empty_like(full, dtype=grad.dtype) if t is None else t.new_empty(t.shape)
+        torch.empty_like(whole if t is None else t)
+        if follows or t is None
+        else t.new_empty(t.shape)
         for t, want in zip(like, wanted, strict=True)
         if want
     ]
@@ -360,9 +488,7 @@ def _backward_vmap(info: Any, in_dims: Any, *args: Any) -> tuple[list[Tensor], l
         return value if dim is None else value.select(dim, i)
 
     each = [
-        torch.ops.megafuse.pointwise_backward(
-            *(sample(a, d, i) for a, d in zip(args, in_dims, strict=True))
-        )
+        torch.ops.megafuse.backward(*(sample(a, d, i) for a, d in zip(args, in_dims, strict=True)))
         for i in range(info.batch_size)
     ]
     stacked = [torch.stack(gradients) for gradients in zip(*each, strict=True)]
@@ -375,10 +501,10 @@ def _backward_bootstrap(*args: Any) -> Any:
             "megafuse: this graph was compiled with fused kernels, and no C++ compiler is found "
             "to build them here. Install g++ or clang++, or set CXX."
         )
-    return torch.ops.megafuse.pointwise_backward.default(*args)
+    return torch.ops.megafuse.backward.default(*args)
 
 
 for _key in ("CPU", "CUDA"):
-    _LIBRARY.impl("pointwise_backward", _backward_bootstrap, _key)
-torch.library.register_fake("megafuse::pointwise_backward", _backward_fake, lib=_LIBRARY)
-torch.library.register_vmap("megafuse::pointwise_backward", _backward_vmap, lib=_LIBRARY)
+    _LIBRARY.impl("backward", _backward_bootstrap, _key)
+torch.library.register_fake("megafuse::backward", _backward_fake, lib=_LIBRARY)
+torch.library.register_vmap("megafuse::backward", _backward_vmap, lib=_LIBRARY)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -26,6 +28,9 @@ class Argument:
     choices: tuple[str, ...] = ()
     least: float = -math.inf
     most: float = math.inf
+    optional: bool = False
+    own_dtype: bool = False
+    shape: str = ""
 
     @property
     def is_tensor(self) -> bool:
@@ -33,47 +38,80 @@ class Argument:
 
     @property
     def schema(self) -> str:
-        types = {"number": "float", "flag": "bool", "choice": "str"}
-        text = f"{types.get(self.kind, 'Tensor')} {self.name}"
+        types = {"number": "float", "integer": "int", "flag": "bool", "choice": "str"}
+        text = f"{types.get(self.kind, 'Tensor')}{'?' if self.optional else ''} {self.name}"
         if self.default is inspect.Parameter.empty:
             return text
         value = f'"{self.default}"' if isinstance(self.default, str) else repr(self.default)
         return f"{text}={value}"
 
 
+_KINDS: dict[Any, str] = {
+    Tensor: "tensor",
+    Tensor | float: "tensor_or_number",
+    float: "number",
+    int: "integer",
+    bool: "flag",
+    str: "choice",
+}
+
+
 def parse(
     function: Callable[..., Any],
     choices: dict[str, dict[str, str]],
     any_dtype: tuple[str, ...],
+    own_dtype: tuple[str, ...],
     ranges: dict[str, tuple[float, float]],
+    shapes: dict[str, str],
 ) -> list[Argument]:
     """The arguments of a reference function, from its type hints."""
     hints = get_type_hints(function)
-    kinds: dict[Any, str] = {
-        Tensor: "tensor",
-        Tensor | float: "tensor_or_number",
-        float: "number",
-        bool: "flag",
-        str: "choice",
-    }
+    optional: dict[Any, Any] = {Tensor | None: Tensor, float | None: float}
     parsed = []
     for name, parameter in inspect.signature(function).parameters.items():
-        if hints.get(name) not in kinds:
+        hint = optional.get(hints.get(name), hints.get(name))
+        if hint not in _KINDS:
             raise TypeError(
-                f"{function.__name__}: argument '{name}' is annotated {hints.get(name)}; an op's "
-                "argument is a Tensor, Tensor | float, float, bool or str"
+                f"{function.__name__}: argument '{name}' is annotated {hint}; an op's argument is "
+                "a Tensor, Tensor | float, float, int, bool or str, or Tensor | None, float | None"
             )
-        kind = kinds[hints[name]]
+        kind = _KINDS[hint]
         if kind == "tensor" and name in any_dtype:
             kind = "any_tensor"
-        least, most = ranges.get(name, (-math.inf, math.inf))
+        widest = 2.0**53 if kind == "integer" else math.inf  # the host runtime holds a double
+        least, most = ranges.get(name, (-widest, widest))
         parsed.append(
-            Argument(name, kind, parameter.default, tuple(choices.get(name, ())), least, most)
+            Argument(
+                name,
+                kind,
+                parameter.default,
+                tuple(choices.get(name, ())),
+                least,
+                most,
+                optional=hints[name] in optional,
+                own_dtype=name in own_dtype,
+                shape=shapes.get(name, ""),
+            )
         )
+    for argument in parsed:
+        if not _RULE.fullmatch(argument.shape):
+            raise ValueError(f"{function.__name__}: shape {argument.shape!r} of '{argument.name}'")
     return parsed
 
 
-def check(op: str, arguments: Sequence[Argument], args: Sequence[Any]) -> None:
+def outputs(function: Callable[..., Any]) -> int:
+    """How many tensors a reference function returns, from its annotation."""
+    hint = get_type_hints(function)["return"]
+    return len(get_args(hint)) if get_origin(hint) is tuple else 1
+
+
+def check(
+    op: str,
+    arguments: Sequence[Argument],
+    args: Sequence[Any],
+    pointwise: bool = True,
+    further: Callable[..., str | None] | None = None,
+) -> None:
     """Raises a TypeError or ValueError that names the argument, what was expected and what came."""
     if len(args) != len(arguments):
         raise TypeError(f"megafuse.{op} takes {len(arguments)} arguments, got {len(args)}")
@@ -82,11 +120,21 @@ def check(op: str, arguments: Sequence[Argument], args: Sequence[Any]) -> None:
         if problem is not None:
             error, expected = problem
             raise error(f"megafuse.{op}: argument '{argument.name}' must be {expected}")
-    tensors = {
-        a.name: v for a, v in zip(arguments, args, strict=True) if a.is_tensor and _is_tensor(v)
-    }
-    _check_devices(op, tensors)
-    _check_shapes(op, tensors)
+    pairs = [(a, v) for a, v in zip(arguments, args, strict=True) if _is_tensor(v)]
+    tensors = {a.name: v for a, v in pairs}
+    if pointwise:
+        # A zero-dimensional CPU tensor counts as a number, as in PyTorch.
+        _check_devices(
+            op, {n: t for n, t in tensors.items() if t.dim() > 0 or t.device.type != "cpu"}
+        )
+        _check_broadcast(op, tensors)
+    else:
+        _check_devices(op, tensors)
+        _check_dtypes(op, {a.name: v for a, v in pairs if not a.own_dtype})
+        _check_rules(op, pairs)
+    problem_beyond = further(*args) if further is not None else None
+    if problem_beyond is not None:
+        raise ValueError(f"megafuse.{op}: {problem_beyond}")
 
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -96,24 +144,30 @@ INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torc
 def _problem(argument: Argument, value: Any) -> tuple[type[Exception], str] | None:
     """The exception's type and "expected, got …", or None when the value fits."""
     came = _describe(value)
+    none = " or None" if argument.optional else ""
+    if value is None and argument.optional:
+        return None
     if argument.is_tensor:
         if argument.kind == "tensor_or_number" and _is_number(value):
             return None
         if not _is_tensor(value):
             wanted = "a Tensor or a number" if argument.kind == "tensor_or_number" else "a Tensor"
-            return TypeError, f"{wanted}, got {came}"
+            return TypeError, f"{wanted}{none}, got {came}"
         allowed = FLOATS if argument.kind == "tensor" else FLOATS + INTEGERS
         if value.dtype not in allowed:
             names = ", ".join(str(d).removeprefix("torch.") for d in allowed)
             return TypeError, f"a Tensor of {names}, got {came}"
         if value.layout != torch.strided:
             return TypeError, f"a dense (strided) Tensor, got one of layout {value.layout}"
-    elif argument.kind == "number":
-        if not _is_number(value):
-            return TypeError, f"a float, got {came}"
-        if not argument.least <= float(value) <= argument.most:
+    elif argument.kind in ("number", "integer"):
+        fits, kind = (
+            (_is_number, "a float") if argument.kind == "number" else (_is_integer, "an int")
+        )
+        if not fits(value):
+            return TypeError, f"{kind}{none}, got {came}"
+        if not argument.least <= value <= argument.most:
             bounds = f"between {argument.least:g} and {argument.most:g}"
-            return ValueError, f"a float {bounds}, got {value!r}"
+            return ValueError, f"{kind} {bounds}, got {value!r}"
     elif argument.kind == "flag":
         if not isinstance(value, bool):
             return TypeError, f"True or False, got {came}"
@@ -140,20 +194,31 @@ def _is_number(value: Any) -> bool:
     return True
 
 
+def _is_integer(value: Any) -> bool:
+    """An int, or what stands for one: NumPy's integers, a tracer's symbols."""
+    if isinstance(value, torch.SymInt):
+        return True
+    if isinstance(value, (bool, Tensor)):
+        return False
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
+
+
 def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}"
+        return f"{_dtype(value)}{list(value.shape)} on {value.device}"
     text = repr(value)
     kind = type(value).__name__
     return f"{kind} {text}" if len(text) <= 40 else f"a {kind}"
 
 
 def _check_devices(op: str, tensors: dict[str, Tensor]) -> None:
-    # A zero-dimensional CPU tensor counts as a number, as in PyTorch.
-    placed = {n: t for n, t in tensors.items() if t.dim() > 0 or t.device.type != "cpu"}
-    devices = {t.device for t in placed.values()}
+    devices = {t.device for t in tensors.values()}
     if len(devices) > 1:
-        where = ", ".join(f"'{n}' is on {t.device}" for n, t in placed.items())
+        where = ", ".join(f"'{n}' is on {t.device}" for n, t in tensors.items())
         raise ValueError(
             f"megafuse.{op}: all tensors must be on one device, but {where}. "
             "Move them with .to(device)."
@@ -166,7 +231,7 @@ def _check_devices(op: str, tensors: dict[str, Tensor]) -> None:
         )
 
 
-def _check_shapes(op: str, tensors: dict[str, Tensor]) -> None:
+def _check_broadcast(op: str, tensors: dict[str, Tensor]) -> None:
     try:
         torch.broadcast_shapes(*(t.shape for t in tensors.values()))
     except RuntimeError:
@@ -174,3 +239,57 @@ def _check_shapes(op: str, tensors: dict[str, Tensor]) -> None:
         raise ValueError(
             f"megafuse.{op}: the tensors' shapes must broadcast, but {shapes}"
         ) from None
+
+
+def _check_dtypes(op: str, tensors: dict[str, Tensor]) -> None:
+    if len({t.dtype for t in tensors.values()}) > 1:
+        listed = ", ".join(f"'{n}' is {_dtype(t)}" for n, t in tensors.items())
+        raise TypeError(
+            f"megafuse.{op}: the tensors must have one dtype, but {listed}. "
+            "Convert them with .to(dtype), or use torch.autocast."
+        )
+
+
+# ---- shape rules, such as "...K" or "3EE" (runtime/host/op.h)
+
+_RULE = re.compile(r"(\.\.\.)?(\d*[A-Z])*")
+_SIZE = re.compile(r"(\d*)([A-Z])")
+
+
+def _check_rules(op: str, pairs: Sequence[tuple[Argument, Tensor]]) -> None:
+    """Each size is held against the argument that had its letter first."""
+    seen: dict[str, tuple[int, str, Tensor]] = {}
+    leading: tuple[str, Tensor, list[int]] | None = None
+    for argument, tensor in pairs:
+        if not argument.shape:
+            continue
+        rule, shape = argument.shape, list(tensor.shape)
+        sizes = [(int(times or 1), letter) for times, letter in _SIZE.findall(rule)]
+        free = len(shape) - len(sizes)
+        expected = f"megafuse.{op}: argument '{argument.name}' must be {_spelled(rule)}"
+        if free < 0 or (free > 0 and not rule.startswith("...")):
+            raise ValueError(f"{expected}, got {shape}")
+        if rule.startswith("..."):
+            name, first, lead = leading = leading or (argument.name, tensor, shape[:free])
+            if lead != shape[:free]:
+                raise ValueError(
+                    f"{expected} with the leading dimensions {lead} of '{name}' "
+                    f"{list(first.shape)}, got {shape}"
+                )
+        for (times, letter), size in zip(sizes, shape[free:], strict=True):
+            known, name, first = seen.setdefault(letter, (size, argument.name, tensor))
+            if size != times * known:
+                raise ValueError(
+                    f"{expected} where {letter} is {known} as in '{name}' {list(first.shape)}, "
+                    f"got {shape}"
+                )
+
+
+def _spelled(rule: str) -> str:
+    """`[..., 3E, E]`"""
+    lead = ["..."] if rule.startswith("...") else []
+    return "[" + ", ".join(lead + [times + letter for times, letter in _SIZE.findall(rule)]) + "]"
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -8,34 +8,48 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megafuse.registry import OPS, Op
-from megafuse.runtime import render
+from megafuse.runtime import build, gemm_sm90, render
 
 FLOATS = {"Float": 4, "Half": 8, "BFloat16": 8, "Double": 2}  # dtype → elements in 16 bytes
 
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel's name, for people, and its source."""
+    """One kernel's name, for people, its source, and the one architecture it is for, if so."""
 
     name: str
     source: str
+    arch: str | None = None
 
 
 def jobs() -> Iterator[Job]:
     """The kernels of all ops, as CUDA sources."""
     for op in OPS.values():
-        for variant in _variants(op):
+        if op.functors is None:
+            continue
+        for variant in _row_variants(op) if op.family == "rows" else _variants(op):
             shape = f"{variant.dims}d x{variant.vector}" + (" wide" if variant.wide_index else "")
             walks = "".join(o.walk for o in variant.operands)
-            yield Job(f"{variant.label} {shape} {walks}", render.source(op.functors, variant))
+            shape += f" {variant.row_vectors} a row" if variant.is_rows else ""
+            only = "sm_90" if variant.clusters else None
+            source = render.source(op.functors, variant)
+            yield Job(f"{variant.label} {shape} {walks}", source, only)
+    for variant in _passes():
+        walks = "".join(o.walk for o in variant.operands)
+        source = render.source(build.PASSES[variant.op], variant)
+        yield Job(f"{variant.label} {variant.dims}d {walks}", source)
+    for gemm in gemm_sm90.catalog():
+        tiles = "one tile" if gemm.together else "a tile each"
+        yield Job(f"{gemm.epilogue}, {tiles}", gemm.source, gemm_sm90.ARCH)
 
 
 def _variants(op: Op) -> Iterator[render.Variant]:
+    assert op.functors is not None
     inputs = len(op.tensors)
-    for choices in _choices(op):
+    for choices in _choices(op.functors):
         for dtype, vector in FLOATS.items():
             # whole tensors; the last operand a row; the last a number; strided and over 2^31
             layouts = [
@@ -56,11 +70,114 @@ def _variants(op: Op) -> Iterator[render.Variant]:
                     yield _variant(op, family, choices, dtype, read, 3, vector, False)
 
 
-def _choices(op: Op) -> Iterator[dict[str, str | bool]]:
-    names = list(op.functors.choices)
+# Vectors in a row, and whether blocks may form clusters: a part of a warp has it, a block, a
+# cluster, and more than any of them holds.
+_ROWS = {
+    "Float": ((24, False), (4096, False), (8192, True), (16384, True), (1 << 20, False)),
+    "BFloat16": ((96, False), (512, False), (8192, True)),
+    "Half": ((96, False),),
+    "Double": ((24, False),),
+}
+
+
+def _row_variants(op: Op) -> Iterator[render.Variant]:
+    assert op.functors is not None
+    for choices in _choices(op.functors):
+        for dtype, vector in FLOATS.items():
+            for family in ("rows_forward", "rows_backward"):
+                for vectors, clusters in _ROWS[dtype]:
+                    yield _row_variant(op, family, choices, dtype, "c", vector, vectors, clusters)
+            yield _row_variant(op, "rows_forward", choices, dtype, "s", 1, 100, False)
+        yield _row_variant(op, "rows_backward", choices, "Float", "s", 1, 100, False)
+
+
+def _row_variant(
+    op: Op,
+    family: str,
+    choices: dict[str, str | bool],
+    dtype: str,
+    walk: str,
+    vector: int,
+    vectors: int,
+    clusters: bool,
+) -> render.Variant:
+    """All operands walk alike; with 's', offsets are of 64 bits too."""
+    double = dtype == "Double"
+    shared = [a.name for a in op.arguments if a.shape == "C"]
+    if family == "rows_forward":
+        outputs = [render.Operand(dtype, "c", r) for r in range(op.outputs)]
+        read = len(op.tensors)
+    else:
+        summed = render.Operand("Double" if double else "Float", "r")
+        outputs = [
+            replace(summed, result=r) if name in shared else render.Operand(dtype, "c", r)
+            for name, r in op.grads.items()
+        ]
+        read = op.outputs + len(op.saves)
+    return render.Variant(
+        op=op.name,
+        family=family,
+        choices=choices,
+        device="cuda",
+        common=dtype,
+        double=double,
+        dims=3 if walk == "s" else 2,
+        vector=vector,
+        wide_index=walk == "s",
+        outputs=len(outputs),
+        operands=(*outputs, *[render.Operand(dtype, walk)] * read),
+        row_vectors=vectors,
+        clusters=clusters,
+    )
+
+
+# The passes between GEMMs as composites call them: family, walks of outputs and of inputs.
+_PASSES = {
+    "linear_epilogue": (
+        ("forward", "c", "cvv"),
+        ("forward", "cc", "ccc"),
+        ("forward", "s", "svs"),
+        ("backward", "c", "cc"),
+        ("sum_columns", "cr", "cc"),
+        ("sum_columns", "r", "cv"),
+    ),
+    "dropout_add": (("forward", "c", "cc"), ("forward", "c", "cv"), ("backward", "c", "c")),
+}
+
+
+def _passes() -> Iterator[render.Variant]:
+    for name, calls in _PASSES.items():
+        for choices in _choices(build.PASSES[name]):
+            for (dtype, vector), (family, written, read) in itertools.product(
+                FLOATS.items(), calls
+            ):
+                compute = "Double" if dtype == "Double" else "Float"
+                results = (0, 0) if "r" in written else (0, 1)
+                stored = {"r": compute, "v": "Double"}
+                outputs = [
+                    render.Operand(stored.get(w, dtype), w, r)
+                    for w, r in zip(written, results, strict=False)
+                ]
+                yield render.Variant(
+                    op=name,
+                    family=family,
+                    choices=choices,
+                    device="cuda",
+                    common=dtype,
+                    double=dtype == "Double",
+                    dims=3 if "r" in written else 2,
+                    vector=1 if "s" in written else vector,
+                    wide_index="s" in written,
+                    outputs=len(outputs),
+                    operands=(*outputs, *(render.Operand(stored.get(w, dtype), w) for w in read)),
+                )
+
+
+def _choices(functors: render.Functors) -> Iterator[dict[str, str | bool]]:
+    names = list(functors.choices)
     values: list[list[str | bool]] = [
         [True, False] if set(words) == {"True", "False"} else list(words)
-        for words in op.functors.choices.values()
+        for words in functors.choices.values()
     ]
     for picked in itertools.product(*values):
         yield dict(zip(names, picked, strict=True))

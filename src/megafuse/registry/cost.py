@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -27,21 +27,24 @@ class Cost:
 
     @staticmethod
     def of_forward(op: Op, args: Sequence[Any]) -> Cost:
-        """Every tensor read once, as stored (a broadcast one is small), the output written once."""
-        out = _output(op, args)
-        read = sum(_bytes(t) for t in args if isinstance(t, Tensor))
-        return Cost(read + _bytes(out), op.flops[0] * out.numel(), 1, _bytes(out))
+        """Every tensor read once as stored (a broadcast one is small), each output written once."""
+        outputs, _ = results(op, args)
+        read = sum(_bytes(t) for t in args if isinstance(t, Tensor)) - _unread(op, args)[0]
+        written = sum(_bytes(t) for t in outputs)
+        launches = _of(op.launches, args)[0] if op.launches is not None else 1
+        return Cost(read + written, _flops(op, args, outputs[0])[0], launches, written)
 
     @staticmethod
     def of_backward(op: Op, args: Sequence[Any]) -> Cost:
-        """The gradient and what was saved read once, each distinct gradient written once.
+        """The gradients and what was saved read once, each distinct gradient written once.
 
         Gradients of broadcast arguments are summed in the same launch; adding up its partial
         sums takes one more.
         """
-        out = _output(op, args)
+        outputs, kept = results(op, args)
+        out = outputs[0]
         by_name = dict(zip((a.name for a in op.arguments), args, strict=True))
-        saved = [out if s == "out" else by_name[s] for s in op.saves]
+        by_name |= dict(zip((*op.returns, *op.keeps), (*outputs, *kept), strict=True))
         wanted = {n: by_name[n] for n in op.grads if isinstance(by_name[n], Tensor)}
         whole = {
             (op.grads[n], t.dtype): t
@@ -49,10 +52,28 @@ class Cost:
             if t.numel() == out.numel() and n not in op.passthrough
         }
         summed = [t for t in wanted.values() if t.numel() != out.numel()]
-        read = _bytes(out) + sum(_bytes(t) for t in saved if isinstance(t, Tensor))
+        saved = [by_name[s] for s in op.saves if isinstance(by_name[s], Tensor)]
+        read = sum(_bytes(t) for t in (*outputs, *saved)) - _unread(op, args)[1]
         written = sum(_bytes(t) for t in (*whole.values(), *summed))
         launches = int(bool(whole or summed)) + int(bool(summed))
-        return Cost(read + written, op.flops[1] * out.numel(), launches, written)
+        if op.launches is not None:
+            launches = _of(op.launches, args)[1]
+        return Cost(read + written, _flops(op, args, out)[1], launches, written)
+
+
+def _of(pair: Any, args: Sequence[Any]) -> tuple[int, int]:
+    """(forward, backward), as an op gives it: two numbers, or a function of the arguments."""
+    return cast(tuple[int, int], pair(*args) if callable(pair) else pair)
+
+
+def _unread(op: Op, args: Sequence[Any]) -> tuple[int, int]:
+    return (0, 0) if op.unread is None else op.unread(*args)
+
+
+def _flops(op: Op, args: Sequence[Any], out: Tensor) -> tuple[int, int]:
+    forward, backward = _of(op.flops, args)
+    elements = 1 if callable(op.flops) else out.numel()
+    return forward * elements, backward * elements
 
 
 def _bytes(tensor: Tensor) -> int:
@@ -63,8 +84,8 @@ def _bytes(tensor: Tensor) -> int:
     return count * tensor.element_size()
 
 
-def _output(op: Op, args: Sequence[Any]) -> Tensor:
-    """The output's shape and dtype, on the meta device: nothing is computed."""
+def results(op: Op, args: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
+    """Shapes and dtypes of outputs and kept results, on the meta device: nothing is computed."""
     moved = [a.detach().to("meta") if isinstance(a, Tensor) else a for a in args]
     with torch.no_grad():
-        return op.reference(*moved)
+        return op.listed(op.reference(*moved)), list(op.kept(*moved))

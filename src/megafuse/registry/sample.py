@@ -18,6 +18,9 @@ class Draw:
     dtype: torch.dtype = torch.float32
     device: torch.device | str = "cpu"
     requires_grad: bool = False
+    everything: bool = False  # also the optional arguments that calls usually leave out
+    features: int | None = None  # of a layer with weights; None: as many as are usual
+    given: frozenset[str] = frozenset()  # optional arguments that are wanted, by name
 
     def full(self, scale: float = 1.0) -> Tensor:
         """A tensor of the whole shape, normal with this standard deviation."""
@@ -26,6 +29,22 @@ class Draw:
     def row(self, scale: float = 1.0) -> Tensor:
         """A vector as long as the last dimension: a bias."""
         return self._normal(self.shape[-1:], scale)
+
+    def tensor(self, *shape: int, scale: float = 1.0) -> Tensor:
+        """A tensor of another shape."""
+        return self._normal(shape, scale)
+
+    def gives(self, name: str) -> bool:
+        """Whether this optional argument is wanted."""
+        return self.everything or name in self.given
+
+    def width(self, usual: int) -> int:
+        """The features of a layer: those asked for, else so many."""
+        return usual if self.features is None else self.features
+
+    def matrix(self, rows: int, columns: int) -> Tensor:
+        """A weight: its products with normal vectors have a standard deviation of 1."""
+        return self._normal((rows, columns), max(columns, 1) ** -0.5)
 
     def integers(self) -> Tensor:
         """int8 of the whole shape, the whole range."""

@@ -14,37 +14,64 @@ if TYPE_CHECKING:
 
 def vjp(
     op: Op,
-    grad: Tensor,
-    saved: Sequence[Tensor | float],
+    grads: Sequence[Tensor | None],
+    saved: Sequence[Tensor | float | None],
     like: Sequence[Tensor | None],
     args: Sequence[Any],
     wanted: Sequence[bool],
 ) -> list[Tensor | None]:
     """The gradients of one call, in the order of op.grads, None where not wanted.
 
-    Called by the host runtime when a backward is itself differentiated. `args` are the call's
-    numbers and choices by position, None in the tensors' places.
+    Called by the host runtime when a backward is itself differentiated, or when nothing there
+    computes it. `args` are the call's numbers and choices by position, None in the tensors'
+    places.
     """
+    first = next(g for g in grads if g is not None)
+    models = [first if t is None else t for t in like]
+    numbers = {a.name: v for a, v in zip(op.arguments, args, strict=True) if not a.is_tensor}
+    known = numbers | dict(zip(op.saves, saved, strict=True))
+    if not op.pointwise and op.draws(known):
+        raise RuntimeError(
+            f"megafuse.{op.name}: with dropout it cannot be differentiated twice, nor where only "
+            f"the forward pass had a kernel. Use p=0.0, training=False or megafuse.reference."
+            f"{op.name}."
+        )
     with torch.enable_grad():
-        if op.vjp is not None:
-            gradients: Sequence[Tensor | None] = op.vjp(grad, *saved)
+        if op.vjp is None:
+            gradients = _through_reference(op, grads, known, models, wanted)
+        elif op.pointwise:
+            gradients = op.vjp(*grads, *saved)
         else:
-            gradients = _through_reference(op, grad, saved, args, wanted)
+            gradients = op.vjp(*grads, **known)
         return [
-            _shaped(g, t if t is not None else grad) if want and g is not None else None
-            for g, t, want in zip(gradients, like, wanted, strict=True)
+            _shaped(g, t) if want and g is not None else None
+            for g, t, want in zip(gradients, models, wanted, strict=True)
         ]
 
 
 def _through_reference(
-    op: Op, grad: Tensor, saved: Sequence[Any], args: Sequence[Any], wanted: Sequence[bool]
-) -> list[Tensor | None]:
-    full = list(args)
-    for name, value in zip(op.saves, saved, strict=True):
-        full[op.position(name)] = value
-    chosen = [full[op.position(n)] for n, want in zip(op.grads, wanted, strict=True) if want]
-    found = iter(torch.autograd.grad(op.reference(*full), chosen, grad, create_graph=True))
-    return [next(found) if want else None for want in wanted]
+    op: Op,
+    grads: Sequence[Tensor | None],
+    known: dict[str, Any],
+    models: Sequence[Tensor],
+    wanted: Sequence[bool],
+) -> Sequence[Tensor | None]:
+    # An argument that was not saved, one that is merely added, has no say in the gradients.
+    chosen = {
+        name: known[name] if name in known else torch.zeros_like(model)
+        for name, model, want in zip(op.grads, models, wanted, strict=True)
+        if want
+    }
+
+    def outputs(*values: Tensor) -> list[Tensor]:
+        full = known | dict(zip(chosen, values, strict=True))
+        results = op.listed(op.reference(*(full.get(a.name) for a in op.arguments)))
+        return [out for out, g in zip(results, grads, strict=True) if g is not None]
+
+    # torch.func rather than torch.autograd: the latter finds no graph inside a vmap (jacrev).
+    pull = torch.func.vjp(outputs, *chosen.values())[1]
+    found = dict(zip(chosen, pull([g for g in grads if g is not None]), strict=True))
+    return [found.get(name) for name in op.grads]
 
 
 def _shaped(gradient: Tensor, like: Tensor) -> Tensor:

@@ -8,8 +8,6 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
-#include "backward.h"
-#include "plain.h"
 #include "random_state.h"
 
 namespace megafuse {
@@ -19,13 +17,18 @@ using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
 Gradients dispatch_backward(const BackwardCall& b);  // dispatch.h
-Gradients python_vjp(const BackwardCall& b);         // python.h
+
+// Pointwise gradients mostly are like the incoming one; others are told by their argument, which
+// should not be held twice: hooks may have moved the saved one elsewhere.
+inline bool like_is_saved(const Op& op, const Grad& grad) {
+  return !op.pointwise() && grad.saved_at >= 0;
+}
 
 struct FusedBackward : Node {
   Call call;  // numbers and choices; the tensors are in `saved` and `like`
   c10::SmallVector<SavedVariable, 4> saved;
   c10::SmallVector<double, 4> saved_value;
-  c10::SmallVector<bool, 4> is_number;
+  c10::SmallVector<bool, 4> is_absent;  // saved as a number, or None
   c10::SmallVector<at::Tensor, 4> like;
   RandomState random;
   bool released = false;
@@ -38,32 +41,41 @@ struct FusedBackward : Node {
                 ": the graph was freed by an earlier backward pass; call backward with "
                 "retain_graph=True to go through it twice.");
     variable_list gradients(op.grads.size());
-    if (!incoming[0].defined()) return gradients;
+    bool plain = only_plain_modes(), differentiate = false, any = false;
+    auto see = [&](const at::Tensor& t) {
+      if (!t.defined()) return;
+      plain = plain && is_plain(t);
+      differentiate |= t.requires_grad();
+    };
+    for (const at::Tensor& g : incoming) {
+      any |= g.defined();
+      see(g);
+    }
+    if (!any) return gradients;
+    if (!incoming[0].defined()) incoming[0] = input_metadata(0).zeros_like();
     BackwardCall b;
     b.call = call;
-    b.grad = incoming[0];
+    b.grads.assign(incoming.begin(), incoming.end());
     b.saved_value = saved_value;
     b.like = like;
     b.random = random;
-    bool plain = is_plain(b.grad) && only_plain_modes();
-    bool differentiate = b.grad.requires_grad();
     for (size_t i = 0; i < saved.size(); ++i) {
-      b.saved.push_back(is_number[i] ? at::Tensor() : saved[i].unpack(getptr()));
-      if (!is_number[i]) {
-        plain = plain && is_plain(b.saved.back());
-        differentiate |= b.saved.back().requires_grad();
-      }
+      b.saved.push_back(is_absent[i] ? at::Tensor() : saved[i].unpack(getptr()));
+      see(b.saved.back());
     }
-    for (size_t i = 0; i < op.grads.size(); ++i) b.wanted.push_back(task_should_compute_output(i));
+    for (size_t i = 0; i < op.grads.size(); ++i) {
+      b.wanted.push_back(task_should_compute_output(i));
+      if (like_is_saved(op, op.grads[i])) b.like[i] = b.saved[op.grads[i].saved_at];
+    }
     if (plain && random.kept.defined()) b.random = stored_state(random.kept);
     auto run = [plain](const BackwardCall& call) {
-      return plain ? backward(call) : dispatch_backward(call);
+      return plain ? run_backward(call) : dispatch_backward(call);
     };
     if (!differentiate || !at::GradMode::is_enabled()) return run(b);
-    if (!op.random) return python_vjp(b);
-    // What a random op multiplies its gradient by does not change with its argument.
-    const at::Tensor grad = b.grad;
-    b.grad = at::ones_like(grad);
+    if (!op.random || !op.pointwise()) return python_vjp(b);
+    // What a random pointwise op multiplies its gradient by does not change with its argument.
+    const at::Tensor grad = b.grads[0];
+    b.grads[0] = at::ones_like(grad);
     Gradients factors;
     {
       at::NoGradGuard no_grad;
@@ -104,9 +116,10 @@ inline bool wants_grad(const Call& call) {
   return false;
 }
 
-// Makes `out` remember how it came about.
-inline void record(const Call& call, const at::Tensor& out, const RandomState& random) {
+// Makes the outputs remember how they came about.
+inline void record(const Call& call, const Results& results, const RandomState& random) {
   const Op& op = *call.op;
+  const at::Tensor& out = results[0];
   const auto [owner, node] = new_node<NodePointer, FusedBackward>();
   node->call = call;
   std::fill(std::begin(node->call.tensor), std::end(node->call.tensor), nullptr);
@@ -116,16 +129,20 @@ inline void record(const Call& call, const at::Tensor& out, const RandomState& r
     const at::Tensor* t = call.tensor[g.arg];
     edges.push_back(t && t->requires_grad() ? torch::autograd::impl::gradient_edge(*t)
                                             : torch::autograd::Edge());
-    const bool differs = t && (t->sizes() != out.sizes() || t->scalar_type() != out.scalar_type());
+    const bool differs =
+        t && !like_is_saved(op, g) &&
+        (t->sym_sizes() != out.sym_sizes() || t->scalar_type() != out.scalar_type());
     node->like.push_back(differs ? t->detach() : at::Tensor());
   }
   node->set_next_edges(std::move(edges));
-  torch::autograd::set_history(out, owner);
+  for (int i = 0; i < op.outputs; ++i) torch::autograd::set_history(results[i], owner);
   for (int source : op.saved) {
-    const at::Tensor* t = source == kSaveOutput ? &out : call.tensor[source];
-    node->is_number.push_back(!t);
+    const int result = -1 - source;
+    const at::Tensor* t = result >= 0 ? &results[result] : call.tensor[source];
+    node->is_absent.push_back(!t);
     node->saved_value.push_back(t ? 0 : call.number[source]);
-    node->saved.push_back(t ? SavedVariable(*t, source == kSaveOutput) : SavedVariable());
+    node->saved.push_back(t ? SavedVariable(*t, result >= 0 && result < op.outputs)
+                            : SavedVariable());
   }
 }
 

@@ -1,34 +1,21 @@
-// The gradients of one call in one launch, those of broadcast arguments summed on the way.
+// The gradients of one pointwise call in one launch, those of broadcast arguments summed on the
+// way.
 #pragma once
 
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/sum.h>
 
 #include "sums.h"
 
 namespace megafuse {
 
-// What a backward pass needs: `saved` in the op's order, and for each gradient whether it is
-// wanted and, where it differs from the incoming gradient in shape or dtype, its argument.
-struct BackwardCall {
-  Call call;  // numbers and choices only
-  at::Tensor grad;
-  c10::SmallVector<at::Tensor, 4> saved;
-  c10::SmallVector<double, 4> saved_value;  // where saved[i] is undefined: a Python number
-  c10::SmallVector<at::Tensor, 4> like;     // per gradient; undefined: as the incoming one
-  c10::SmallVector<bool, 4> wanted;
-  RandomState random;
-};
-
-using Gradients = std::vector<at::Tensor>;  // per gradient, undefined where not wanted
-using Which = c10::SmallVector<int, 4>;     // some of the gradients
+using Which = c10::SmallVector<int, 4>;  // some of the gradients
 
 class Backward {
  public:
   explicit Backward(const BackwardCall& call)
       : b(call),
         op(*call.call.op),
-        grad(call.grad),
+        grad(call.grads[0]),
         shape(grad.sizes().begin(), grad.sizes().end()),
         gradients(op.grads.size()) {
     use_double = grad.scalar_type() == at::kDouble;
@@ -63,7 +50,9 @@ class Backward {
       // Sums of a form the kernel does not take: write them whole, then add them up.
       whole.append(summed.begin(), summed.end());
       TORCH_CHECK(launch(whole, {}), "megafuse.", op.name, ": too many dimensions");
-      for (int i : summed) gradients[i] = sum_by_dimension(gradients[i], i);
+      for (int i : summed)
+        gradients[i] =
+            sum_by_dimension(gradients[i], b.like[i], sum_dtype(grad.device(), use_double));
     } else if (summed.empty() && !whole.empty()) {
       TORCH_CHECK(launch(whole, {}), "megafuse.", op.name, ": too many dimensions");
     }
@@ -79,18 +68,6 @@ class Backward {
   }
   at::ScalarType dtype_of(int i) const {
     return b.like[i].defined() ? b.like[i].scalar_type() : grad.scalar_type();
-  }
-
-  // `whole` summed to the shape of gradient i, one dimension after the other: torch's sum over
-  // several dimensions at once was 13 ulp off where these were 1.
-  at::Tensor sum_by_dimension(const at::Tensor& whole, int i) const {
-    const at::IntArrayRef sizes = b.like[i].sizes();
-    const int64_t lead = int64_t(shape.size() - sizes.size());
-    at::Tensor total = whole.to(sum_dtype(grad.device(), use_double));
-    for (int64_t d = int64_t(shape.size()) - 1; d >= 0; --d)
-      if (shape[d] != 1 && (d < lead || sizes[d - lead] == 1))
-        total = at::sum(total, {d}, /*keepdim=*/true);
-    return total.to(dtype_of(i));
   }
 
   // One launch that writes the gradients `whole` and sums those in `summed`; false where their
@@ -169,10 +146,5 @@ class Backward {
   bool use_double = false;
   Gradients gradients;
 };
-
-inline Gradients backward(const BackwardCall& b) {
-  at::AutoDispatchBelowADInplaceOrView below;
-  return Backward(b).run();
-}
 
 }  // namespace megafuse

@@ -23,9 +23,17 @@ inline Call read_stack(const Op& op, at::ArrayRef<c10::IValue> stack) {
   Call call{&op};
   for (size_t i = 0; i < op.args.size(); ++i) {
     const c10::IValue& value = stack[i];
+    if (value.isNone()) {
+      if (op.args[i].is_number()) call.number[i] = NAN;
+      continue;
+    }
     switch (op.args[i].kind) {
       case ArgKind::kNumber:
         call.number[i] = value.toDouble();
+        if (op.args[i].optional && std::isnan(call.number[i])) throw BadArguments{};
+        break;
+      case ArgKind::kInteger:
+        call.number[i] = double(value.toInt());
         break;
       case ArgKind::kFlag:
         call.choice[i] = value.toBool();
@@ -44,14 +52,34 @@ inline Call read_stack(const Op& op, at::ArrayRef<c10::IValue> stack) {
   return call;
 }
 
+// How many arguments the op has for the dispatcher: `keep` last where there is something to keep.
+inline size_t boxed_args(const Op& op) { return op.args.size() + (op.kept ? 1 : 0); }
+
+inline std::vector<c10::IValue> pop_args(const Op& op, torch::jit::Stack* stack) {
+  const std::vector<c10::IValue> args(stack->end() - long(boxed_args(op)), stack->end());
+  torch::jit::drop(*stack, args.size());
+  return args;
+}
+
+// Outputs, kept results (empty ones where nothing was kept), and the random state last.
+inline void push_results(const Op& op, torch::jit::Stack* stack, Results results,
+                         at::Tensor random) {
+  const at::TensorOptions options = results[0].options();
+  results.resize(size_t(op.outputs + op.kept));
+  for (at::Tensor& t : results)
+    stack->emplace_back(t.defined() ? std::move(t) : at::empty({0}, options));
+  if (op.random)
+    stack->emplace_back(random.defined() ? std::move(random)
+                                         : at::empty({2}, options.dtype(at::kLong)));
+}
+
 struct BoxedForward : c10::OperatorKernel {
   const Op* op;
   explicit BoxedForward(const Op* o) : op(o) {}
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    const size_t n = op->args.size();
-    const std::vector<c10::IValue> args(stack->end() - long(n), stack->end());
-    torch::jit::drop(*stack, n);
-    at::Tensor out;
+    const auto args = pop_args(*op, stack);
+    const bool keep = op->kept && args.back().toBool();
+    Results results;
     RandomState random;
     try {
       const Call call = read_stack(*op, args);
@@ -61,15 +89,13 @@ struct BoxedForward : c10::OperatorKernel {
         random.kept = allocate({2}, {}, at::kLong, agreement.device);
         random.words[4] = reinterpret_cast<uint64_t>(random.kept.mutable_data_ptr());
       }
-      out = forward(call, agreement, random);
+      results = run_forward(call, agreement, random, keep);
     } catch (const BadArguments&) {
       explain(*op, args);
     } catch (const UseReference&) {
-      out = call_reference(*op, args);
-      if (op->random) random.kept = allocate({2}, {}, at::kLong, out.device());
+      results = call_reference(*op, args, keep);
     }
-    stack->emplace_back(std::move(out));
-    if (op->random) stack->emplace_back(std::move(random.kept));
+    push_results(*op, stack, std::move(results), std::move(random.kept));
   }
 };
 
@@ -78,8 +104,7 @@ struct BoxedAutograd : c10::OperatorKernel {
   explicit BoxedAutograd(const Op* o) : op(o) {}
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) {
-    const size_t n = op->args.size();
-    const std::vector<c10::IValue> args(stack->end() - long(n), stack->end());
+    const std::vector<c10::IValue> args(stack->end() - long(boxed_args(*op)), stack->end());
     Call call;
     try {
       call = read_stack(*op, args);
@@ -88,14 +113,14 @@ struct BoxedAutograd : c10::OperatorKernel {
     }
     const bool differentiate = wants_grad(call);
     for (int arg : op->tensors)
-      if (call.tensor[arg]->_fw_grad(/*level=*/0).defined() ||
-          (differentiate && call.tensor[arg]->is_inference())) {
+      if (const at::Tensor* t = call.tensor[arg];
+          t && (t->_fw_grad(/*level=*/0).defined() || (differentiate && t->is_inference()))) {
         // Forward mode and tensors that cannot be saved are PyTorch's business.
-        torch::jit::drop(*stack, n);
-        stack->emplace_back(call_reference(*op, args));
-        if (op->random) stack->emplace_back(at::empty({2}, at::kLong));
+        torch::jit::drop(*stack, args.size());
+        push_results(*op, stack, call_reference(*op, args, /*keep=*/false), {});
         return;
       }
+    if (op->kept && differentiate) stack->back() = true;
     {
       at::AutoDispatchBelowADInplaceOrView below;
       handle.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
@@ -103,33 +128,52 @@ struct BoxedAutograd : c10::OperatorKernel {
     if (!differentiate) return;
     RandomState random;
     if (op->random) random.kept = stack->back().toTensor();
-    const at::Tensor out = (*stack)[stack->size() - (op->random ? 2 : 1)].toTensor();
-    record(call, out, random);
+    Results results;
+    for (auto it = stack->end() - (op->outputs + op->kept + op->random); it != stack->end(); ++it)
+      results.push_back(it->toTensor());
+    record(call, results, random);
   }
 };
 
-// What PyTorch's autocast does for exp and its kin: compute and answer in float32.
+// What PyTorch's autocast does for exp and its kin: compute and answer in float32. Or for matmul
+// and its kin: compute in the dtype that the user chose.
 struct BoxedAutocast : c10::OperatorKernel {
   const Op* op;
-  explicit BoxedAutocast(const Op* o) : op(o) {}
+  c10::DeviceType device;
+  BoxedAutocast(const Op* o, c10::DeviceType d) : op(o), device(d) {}
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet,
                   torch::jit::Stack* stack) {
-    c10::impl::ExcludeDispatchKeyGuard off(c10::DispatchKey::AutocastCUDA);
-    for (size_t i = stack->size() - op->args.size(); i < stack->size(); ++i)
-      if ((*stack)[i].isTensor())
-        (*stack)[i] = at::autocast::cached_cast(at::kFloat, (*stack)[i].toTensor(), at::kCUDA);
+    c10::impl::ExcludeDispatchKeyGuard off(kAutocast);
+    const at::ScalarType dtype =
+        op->autocast_lowers ? at::autocast::get_autocast_dtype(device) : at::kFloat;
+    const size_t first = stack->size() - boxed_args(*op);
+    Promotion given;
+    for (int arg : op->tensors)
+      if (c10::IValue& value = (*stack)[first + size_t(arg)];
+          value.isTensor() && !op->args[arg].own_dtype) {
+        given.see(value.toTensor().scalar_type(), value.toTensor().dim() > 0);
+        value = at::autocast::cached_cast(dtype, value.toTensor(), device);
+      }
     handle.callBoxed(stack);
+    // float32 is what the first output is for; the others (a sum beside its norm) stay as they
+    // were.
+    if (op->autocast_lowers) return;
+    const size_t results = stack->size() - size_t(op->outputs + op->kept + op->random);
+    for (int i = 1; i < op->outputs; ++i) {
+      c10::IValue& value = (*stack)[results + size_t(i)];
+      value = value.toTensor().to(given.result());
+    }
   }
 };
 
-// pointwise_backward(str op, Tensor grad, Tensor?[] saved, float[] saved_values,
-//     Tensor?[] like, float[] numbers, int[] choices, Tensor? random, bool[] wanted) -> Tensor[]
+// backward(str op, Tensor?[] grads, Tensor?[] saved, float[] saved_values, Tensor?[] like,
+//     float[] numbers, int[] choices, Tensor? random, bool[] wanted) -> Tensor[]
 // returns the wanted gradients only.
 constexpr size_t kBackwardArgs = 9;
 
 inline Gradients dispatch_backward(const BackwardCall& b) {
   static const auto handle =
-      c10::Dispatcher::singleton().findSchemaOrThrow("megafuse::pointwise_backward", "");
+      c10::Dispatcher::singleton().findSchemaOrThrow("megafuse::backward", "");
   const Op& op = *b.call.op;
   auto optional_list = [](const auto& tensors) {
     c10::List<std::optional<at::Tensor>> list;
@@ -152,11 +196,17 @@ inline Gradients dispatch_backward(const BackwardCall& b) {
                                      : at::tensor({int64_t(b.random.words[0]),
                                                    int64_t(b.random.words[1] + b.random.words[2])},
                                                   at::kLong)
-                                           .to(b.grad.device());
+                                           .to(b.grads[0].device());
   }
-  torch::jit::Stack stack{
-      op.name, b.grad, optional_list(b.saved), values, optional_list(b.like), numbers, choices,
-      random,  wanted};
+  torch::jit::Stack stack{op.name,
+                          optional_list(b.grads),
+                          optional_list(b.saved),
+                          values,
+                          optional_list(b.like),
+                          numbers,
+                          choices,
+                          random,
+                          wanted};
   handle.callBoxed(stack);
   const auto list = stack[0].toTensorVector();
   Gradients gradients(op.grads.size());
@@ -173,29 +223,36 @@ inline void boxed_backward(const c10::OperatorHandle&, torch::jit::Stack* stack)
     if (candidate->name == args[0].toStringRef()) op = candidate.get();
   TORCH_CHECK(op && op->differentiable(), "megafuse: no op named ", args[0].toStringRef(),
               " has a backward.");
+  auto append = [](auto& tensors, const c10::IValue& list) {
+    for (const c10::IValue& t : list.toListRef())
+      tensors.push_back(t.isNone() ? at::Tensor() : t.toTensor());
+  };
   BackwardCall b;
   b.call.op = op;
-  b.grad = args[1].toTensor();
-  for (const c10::IValue& t : args[2].toListRef())
-    b.saved.push_back(t.isNone() ? at::Tensor() : t.toTensor());
+  append(b.grads, args[1]);
+  append(b.saved, args[2]);
   for (double v : args[3].toDoubleVector()) b.saved_value.push_back(v);
-  for (const c10::IValue& t : args[4].toListRef())
-    b.like.push_back(t.isNone() ? at::Tensor() : t.toTensor());
+  append(b.like, args[4]);
   const auto numbers = args[5].toDoubleVector();
   for (size_t i = 0; i < op->numbers.size(); ++i) b.call.number[op->numbers[i]] = numbers.at(i);
   const auto choices = args[6].toIntVector();
   for (size_t i = 0; i < op->args.size(); ++i) b.call.choice[i] = uint8_t(choices.at(i));
   if (!args[7].isNone()) b.random = stored_state(args[7].toTensor());
   for (const c10::IValue& w : args[8].toListRef()) b.wanted.push_back(w.toBool());
-  Gradients gradients = backward(b);
+  Gradients gradients = run_backward(b);
   std::vector<at::Tensor> wanted;
-  for (size_t i = 0; i < gradients.size(); ++i)
-    if (b.wanted[i]) {
-      // Custom ops may not return an input, nor one tensor twice.
-      bool repeated = gradients[i].is_alias_of(b.grad);
-      for (const at::Tensor& t : wanted) repeated |= t.is_alias_of(gradients[i]);
-      wanted.push_back(repeated ? gradients[i].clone() : gradients[i]);
-    }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!b.wanted[i]) continue;
+    at::Tensor g = op->pointwise()       ? gradients[i]
+                   : op->laid_out_as < 0 ? gradients[i].contiguous()
+                                         : laid_out_as(b.like[i], gradients[i]);
+    // Custom ops may not return an input, nor one tensor twice.
+    auto is_alias = [&](const at::Tensor& t) { return t.defined() && t.is_alias_of(g); };
+    const bool repeated = std::any_of(b.grads.begin(), b.grads.end(), is_alias) ||
+                          std::any_of(b.saved.begin(), b.saved.end(), is_alias) ||
+                          std::any_of(wanted.begin(), wanted.end(), is_alias);
+    wanted.push_back(repeated ? g.clone() : std::move(g));
+  }
   stack->emplace_back(std::move(wanted));
 }
 
@@ -213,7 +270,7 @@ inline void register_kernels(const Op* op) {
   static const bool backward_registered = [] {
     for (auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA})
       library->impl(
-          "pointwise_backward",
+          "backward",
           torch::dispatch(key, torch::CppFunction::makeFromBoxedFunction<&boxed_backward>()));
     return true;
   }();
@@ -226,7 +283,9 @@ inline void register_kernels(const Op* op) {
   add(c10::DispatchKey::CPU, std::make_unique<BoxedForward>(op));
   add(c10::DispatchKey::CUDA, std::make_unique<BoxedForward>(op));
   if (op->differentiable()) add(c10::DispatchKey::Autograd, std::make_unique<BoxedAutograd>(op));
-  if (op->autocast_float) add(c10::DispatchKey::AutocastCUDA, std::make_unique<BoxedAutocast>(op));
+  for (const auto& [key, device] : {std::pair(c10::DispatchKey::AutocastCPU, at::kCPU),
+                                    {c10::DispatchKey::AutocastCUDA, at::kCUDA}})
+    if (op->autocast.has(key)) add(key, std::make_unique<BoxedAutocast>(op, device));
 }
 
 }  // namespace megafuse

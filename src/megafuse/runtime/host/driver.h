@@ -22,6 +22,12 @@ struct Driver {
   int (*DevicePrimaryCtxRetain)(void** context, int device);
   int (*DeviceGetAttribute)(int* value, int attribute, int device);
   int (*GetErrorString)(int error, const char** text);
+  // Of newer drivers; null where there is none.
+  int (*FuncSetAttribute)(void* function, int attribute, int value);
+  int (*TensorMapEncodeTiled)(void* map, int dtype, uint32_t rank, void* address,
+                              const uint64_t* size, const uint64_t* stride, const uint32_t* box,
+                              const uint32_t* step, int interleave, int swizzle, int promotion,
+                              int outside);
 
   static const Driver& get() {
     static const Driver driver = open();
@@ -34,6 +40,14 @@ struct Driver {
     GetErrorString(error, &text);
     TORCH_CHECK(false, "megafuse: ", what, " failed: ", text ? text : "unknown CUDA error", " (",
                 error, ")");
+  }
+
+  // The kernel `symbol` of a compiled image, loaded into the current context.
+  void* load(const void* image, const char* symbol) const {
+    void *module, *function;
+    check(ModuleLoadData(&module, image), "loading a kernel (cuModuleLoadData)");
+    check(ModuleGetFunction(&function, module, symbol), "finding a kernel (cuModuleGetFunction)");
+    return function;
   }
 
   int attribute(int which, int device) const {
@@ -66,6 +80,11 @@ struct Driver {
     find(d.DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
     find(d.DeviceGetAttribute, "cuDeviceGetAttribute");
     find(d.GetErrorString, "cuGetErrorString");
+    auto look_for = [&](auto& slot, const char* name) {
+      slot = reinterpret_cast<std::decay_t<decltype(slot)>>(dlsym(library, name));
+    };
+    look_for(d.FuncSetAttribute, "cuFuncSetAttribute");
+    look_for(d.TensorMapEncodeTiled, "cuTensorMapEncodeTiled");
     return d;
   }
 };

@@ -1,50 +1,11 @@
-// One op call on plain tensors: shapes and dtypes, the output, the launch.
+// One pointwise call on plain tensors: the output, the index space, the launch.
 #pragma once
-
-#include <ATen/EmptyTensor.h>
-#include <c10/core/CPUAllocator.h>
 
 #include <optional>
 
-#include "kernels.h"
+#include "program.h"
 
 namespace megafuse {
-
-// The arguments do not fit the op; `explain` will say how (Python has the words).
-struct BadArguments {};
-// The call is right but nothing here computes it; the reference does.
-struct UseReference {};
-
-// For tests: outputs start as NaN (integers as -1), so that an element no kernel wrote shows.
-inline std::atomic<bool> poison_outputs{false};
-
-inline void poison(const at::Tensor& t) {
-  constexpr int kOnes = 0xff;
-  if (!t.is_cuda()) {
-    std::memset(t.mutable_data_ptr(), kOnes, t.nbytes());
-    return;
-  }
-  CudaScope scope(t.device());
-  const Driver& driver = Driver::get();
-  driver.check(driver.MemsetD8Async(reinterpret_cast<uint64_t>(t.mutable_data_ptr()), kOnes,
-                                    t.nbytes(), current_stream(t.device())),
-               "cuMemsetD8Async");
-}
-
-// A dense tensor of uninitialised memory, without a trip through the dispatcher
-// (about 1 µs less than at::empty).
-inline at::Tensor allocate(at::IntArrayRef shape, at::IntArrayRef strides, at::ScalarType dtype,
-                           c10::Device device) {
-  const bool cuda = device.is_cuda();
-  c10::Allocator* allocator = cuda ? c10::GetAllocator(at::kCUDA) : c10::GetCPUAllocator();
-  const c10::DispatchKeySet keys(cuda ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
-  at::Tensor made(strides.empty()
-                      ? at::detail::empty_generic(shape, allocator, keys, dtype, std::nullopt)
-                      : at::detail::empty_strided_generic(shape, strides, allocator, keys, dtype));
-  if (C10_UNLIKELY(poison_outputs.load(std::memory_order_relaxed)) && made.numel() > 0)
-    poison(made);
-  return made;
-}
 
 // A number as a tensor operand: either a Python number or a zero-dimensional CPU tensor
 // beside CUDA tensors, which PyTorch also takes by value.
@@ -74,118 +35,6 @@ inline double value_of(const at::Tensor& t) {
       throw BadArguments{};
   }
 }
-
-inline bool is_kernel_dtype(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-    case at::kFloat:
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kLong:
-    case at::kInt:
-    case at::kShort:
-    case at::kChar:
-    case at::kByte:
-    case at::kBool:
-      return true;
-    default:
-      return false;
-  }
-}
-
-// What all tensor arguments agree on.
-struct Agreement {
-  c10::Device device{at::kCPU};
-  at::ScalarType common = at::kFloat;  // the dtype PyTorch would compute in
-  at::ScalarType out = at::kFloat;
-  bool use_double = false;
-  bool by_value[kMaxArgs] = {};
-  bool same_shape = true;  // all tensors not taken by value have one shape and are contiguous
-};
-
-inline bool can_build_for(c10::DeviceType type) {
-  static std::atomic<int> known[2] = {{-1}, {-1}};
-  std::atomic<int>& answer = known[type == at::kCUDA];
-  if (C10_LIKELY(answer.load(std::memory_order_relaxed) >= 0)) return answer == 1;
-  GilAcquire gil;
-  Owned result(
-      PyObject_CallFunction(python_side.available, "s", type == at::kCUDA ? "cuda" : "cpu"));
-  return (answer = PyObject_IsTrue(result.object)) == 1;
-}
-
-// PyTorch's type promotion: tensors with dimensions decide, zero-dimensional ones only
-// where they are of a higher category, Python numbers not at all.
-class Promotion {
- public:
-  void see(at::ScalarType dtype, bool has_dims) {
-    at::ScalarType& slot = has_dims ? dims_ : zeros_;
-    slot =
-        slot == at::ScalarType::Undefined || slot == dtype ? dtype : c10::promoteTypes(slot, dtype);
-  }
-  // float32 where only integers were seen.
-  at::ScalarType result() const {
-    if (dims_ == at::ScalarType::Undefined) return floating(zeros_);
-    if (at::isFloatingType(dims_) || zeros_ == at::ScalarType::Undefined) return floating(dims_);
-    return floating(at::isFloatingType(zeros_) ? zeros_ : dims_);
-  }
-
- private:
-  static at::ScalarType floating(at::ScalarType t) {
-    return at::isFloatingType(t) ? t : at::kFloat;
-  }
-  at::ScalarType dims_ = at::ScalarType::Undefined, zeros_ = at::ScalarType::Undefined;
-};
-
-inline Agreement agree(const Call& call) {
-  const Op& op = *call.op;
-  Agreement a;
-  const at::Tensor* first = nullptr;
-  bool any_cuda = false;
-  for (int arg : op.tensors)
-    if (const at::Tensor* t = call.tensor[arg]) any_cuda |= t->is_cuda();
-  Promotion promotion;
-  for (int arg : op.tensors) {
-    const at::Tensor* t = call.tensor[arg];
-    a.by_value[arg] = !t || (any_cuda && t->is_cpu());
-    if (!t) continue;
-    at::ScalarType dtype = t->scalar_type();
-    if (!is_kernel_dtype(dtype)) throw BadArguments{};
-    if (op.args[arg].kind == ArgKind::kTensor && !at::isFloatingType(dtype)) throw BadArguments{};
-    if (a.by_value[arg]) {
-      if (t->dim() != 0) throw BadArguments{};
-    } else if (!first) {
-      first = t;
-      a.device = t->device();
-      a.same_shape = t->is_contiguous();
-    } else {
-      if (t->device() != a.device) throw BadArguments{};
-      a.same_shape = a.same_shape && t->is_contiguous() && t->sizes() == first->sizes();
-    }
-    if (arg == 0 && op.dtype_like >= 0) {
-      const at::Tensor* like = call.tensor[op.dtype_like];
-      dtype = like && at::isFloatingType(like->scalar_type()) ? like->scalar_type() : at::kFloat;
-    }
-    promotion.see(dtype, t->dim() > 0);
-  }
-  if (!first) throw BadArguments{};
-  a.common = promotion.result();
-  a.use_double = a.common == at::kDouble;
-  a.out = op.fixed_dtype != at::ScalarType::Undefined ? op.fixed_dtype : a.common;
-  for (int arg : op.numbers)
-    if (!(call.number[arg] >= op.args[arg].least && call.number[arg] <= op.args[arg].most))
-      throw BadArguments{};
-  if (!can_build_for(a.device.type())) throw UseReference{};
-  return a;
-}
-
-// Where the random numbers of one call come from, for its backward to draw them again.
-struct RandomState {
-  uint64_t words[5] = {};
-  at::Tensor kept;  // what `words` points into, if anything
-  at::ArrayRef<uint64_t> view(const Op& op) const {
-    return op.random ? at::ArrayRef<uint64_t>(words, 5) : at::ArrayRef<uint64_t>();
-  }
-};
 
 // Launches without the GIL where that is worth its 0.1 µs.
 inline void run(Request& request, const Space& space, at::ArrayRef<uint64_t> random) {

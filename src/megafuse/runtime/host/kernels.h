@@ -19,13 +19,22 @@
 
 namespace megafuse {
 
-enum class Family : uint8_t { kForward, kBackward, kSumColumns, kSumRows, kSumShortRows };
+enum class Family : uint8_t {
+  kForward,
+  kBackward,
+  kSumColumns,
+  kSumRows,
+  kSumShortRows,
+  kRowsForward,
+  kRowsBackward,
+};
 
 struct Compiled {
   void* function = nullptr;
   unsigned block = 0;     // CUDA: threads per block
-  unsigned unroll = 1;    // CUDA: groups per thread and turn
+  unsigned unroll = 1;    // CUDA: groups per thread and turn, or rows per block
   unsigned max_grid = 0;  // CUDA: blocks that fill the chip as often as we want
+  unsigned cluster = 1;   // CUDA: blocks that share a row
 };
 
 using CpuKernel = void (*)(const uint64_t* words, int64_t begin, int64_t end, int64_t slot);
@@ -94,6 +103,21 @@ struct Request {
   bool use_double;
   int vector = 1;
   bool wide_index = false;
+  int row_vectors = 0;      // row-wise on CUDA: vectors in a row, or a few more (RowSize)
+  bool few_rows = false;    // so few that a row should have many threads
+  bool short_rows = false;  // row-wise on the CPU: so short that many are done side by side
+};
+
+// The vectors of a row, rounded up so that there are four kernels for each doubling: an exponent
+// and a multiple of that power of two, in one byte.
+struct RowSize {
+  int exponent = 0, multiple;
+  explicit RowSize(int64_t vectors) {
+    while (vectors >> exponent >= 8) ++exponent;
+    multiple = int((vectors + (int64_t(1) << exponent) - 1) >> exponent);
+  }
+  int rounded() const { return multiple << exponent; }
+  int code() const { return exponent << 3 | (multiple - 1); }
 };
 
 inline Key key_of(const Request& request, const Space& space) {
@@ -104,7 +128,9 @@ inline Key key_of(const Request& request, const Space& space) {
   key.put(request.call.op->id >> 8);
   key.put(int(request.family));
   key.put(int(request.common));
-  key.put(request.use_double | (request.wide_index << 1));
+  key.put(request.use_double | (request.wide_index << 1) | (request.few_rows << 2) |
+          (request.short_rows << 3));
+  key.put(request.row_vectors ? RowSize(request.row_vectors).code() : 0);
   key.put(request.vector);
   key.put(space.dims);
   key.put(space.outputs);
@@ -118,6 +144,15 @@ inline Key key_of(const Request& request, const Space& space) {
     if (i < space.outputs) key.put(space.operand[i].result);
   }
   return key;
+}
+
+inline int multiprocessors(int device) {
+  constexpr int kMultiprocessorCount = 16, kDevices = 64;
+  static std::atomic<int> known[kDevices];
+  std::atomic<int>& count = known[device % kDevices];
+  if (C10_UNLIKELY(count.load(std::memory_order_relaxed) == 0))
+    count = Driver::get().attribute(kMultiprocessorCount, device);
+  return count.load(std::memory_order_relaxed);
 }
 
 class KernelTable {
@@ -166,14 +201,17 @@ class KernelTable {
           operands.object, i,
           Py_BuildValue("(sCi)", c10::toString(operand.dtype), operand.walk, int(operand.result)));
     }
-    static const char* const families[] = {"forward", "backward", "sum_columns", "sum_rows",
-                                           "sum_short_rows"};
+    static const char* const families[] = {"forward",      "backward",       "sum_columns",
+                                           "sum_rows",     "sum_short_rows", "rows_forward",
+                                           "rows_backward"};
     const bool cuda = request.device.is_cuda();
     Owned built(PyObject_CallFunction(
-        python_side.build, "ssOsisOiiOiO", op.name.c_str(), families[int(request.family)],
+        python_side.build, "ssOsisOiiOiOiOO", op.name.c_str(), families[int(request.family)],
         choices.object, cuda ? "cuda" : "cpu", int(request.device.index()),
         c10::toString(request.common), request.use_double ? Py_True : Py_False, space.dims,
-        request.vector, request.wide_index ? Py_True : Py_False, space.outputs, operands.object));
+        request.vector, request.wide_index ? Py_True : Py_False, space.outputs, operands.object,
+        request.row_vectors, request.few_rows ? Py_True : Py_False,
+        request.short_rows ? Py_True : Py_False));
     return cuda ? load_cuda(built.object, request.device.index()) : load_cpu(built.object);
   }
 
@@ -189,24 +227,20 @@ class KernelTable {
     return compiled;
   }
 
-  // `built` is (cubin, symbol, threads per block, unroll, blocks per multiprocessor).
+  // `built` is (cubin, symbol, threads per block, unroll, blocks per multiprocessor, cluster).
   static Compiled load_cuda(PyObject* built, int device) {
     PyObject* cubin;
     const char* symbol;
-    int block, unroll, per_processor;
-    if (!PyArg_ParseTuple(built, "Ssiii", &cubin, &symbol, &block, &unroll, &per_processor))
+    int block, unroll, per_processor, cluster;
+    if (!PyArg_ParseTuple(built, "Ssiiii", &cubin, &symbol, &block, &unroll, &per_processor,
+                          &cluster))
       throw python_error();
-    const Driver& driver = Driver::get();
-    constexpr int kMultiprocessorCount = 16;
-    void* module;
     Compiled compiled;
-    driver.check(driver.ModuleLoadData(&module, PyBytes_AS_STRING(cubin)),
-                 "loading a kernel (cuModuleLoadData)");
-    driver.check(driver.ModuleGetFunction(&compiled.function, module, symbol),
-                 "finding a kernel (cuModuleGetFunction)");
+    compiled.function = Driver::get().load(PyBytes_AS_STRING(cubin), symbol);
     compiled.block = unsigned(block);
     compiled.unroll = unsigned(unroll);
-    const int64_t grid = int64_t(per_processor) * driver.attribute(kMultiprocessorCount, device);
+    compiled.cluster = unsigned(cluster);
+    const int64_t grid = int64_t(per_processor) * multiprocessors(device);
     compiled.max_grid = unsigned(std::min<int64_t>(grid, INT32_MAX));
     return compiled;
   }

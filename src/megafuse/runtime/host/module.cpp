@@ -1,13 +1,15 @@
 // megafuse's host runtime: the Python module, and the direct path from a Python call to
 // a kernel launch. Compiled once per torch version on first use, against torch's headers
 // alone. The files beside this one, in reading order: op.h (an op as data), space.h (the
-// index space), kernels.h (compile, look up, launch), forward.h, backward.h, plain.h
-// (what takes the direct path), autograd.h, dispatch.h (what takes the other).
+// index space), kernels.h (compile, look up, launch), program.h (how an op is computed; forward.h
+// and backward.h for pointwise ones, programs.h lists the others), plain.h (what takes the direct
+// path), autograd.h, dispatch.h (what takes the other).
 #include <ATen/record_function.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/python_headers.h>
 
 #include "dispatch.h"
+#include "programs.h"
 
 namespace megafuse {
 namespace {
@@ -31,12 +33,32 @@ bool read_number(PyObject* object, double& number) {
   return true;
 }
 
+// Reads an int, or what stands for one (NumPy's integers). False: it is symbolic.
+bool read_integer(PyObject* object, double& number) {
+  if (PyBool_Check(object) || THPVariable_Check(object)) throw BadArguments{};
+  if (PyObject_HasAttrString(object, "node")) return false;
+  PyObject* index = PyNumber_Index(object);
+  if (index) {
+    number = PyLong_AsDouble(index);
+    Py_DECREF(index);
+  }
+  if (PyErr_Occurred()) {  // not an integer, or too large
+    PyErr_Clear();
+    throw BadArguments{};
+  }
+  return true;
+}
+
 // Reads Python arguments into a Call. False: not plain, take the dispatcher.
 bool read_python(const Op& op, PyObject* const* args, Call& call) {
   bool plain = true;
   for (size_t i = 0; i < op.args.size(); ++i) {
     PyObject* object = args[i];
     const Arg& arg = op.args[i];
+    if (object == Py_None && arg.optional) {
+      if (arg.is_number()) call.number[i] = NAN;
+      continue;
+    }
     switch (arg.kind) {
       case ArgKind::kTensorOrNumber:
         if (!THPVariable_Check(object)) {
@@ -58,6 +80,10 @@ bool read_python(const Op& op, PyObject* const* args, Call& call) {
         break;
       case ArgKind::kNumber:
         plain = read_number(object, call.number[i]) && plain;
+        if (arg.optional && std::isnan(call.number[i])) throw BadArguments{};
+        break;
+      case ArgKind::kInteger:
+        plain = read_integer(object, call.number[i]) && plain;
         break;
       case ArgKind::kFlag:
         if (!PyBool_Check(object)) throw BadArguments{};
@@ -75,11 +101,18 @@ bool read_python(const Op& op, PyObject* const* args, Call& call) {
       }
     }
   }
-  return plain && only_plain_modes() && !(op.autocast_float && cuda_autocast_is_on());
+  return plain && only_plain_modes() && !autocast_is_on(op.autocast);
 }
 
 PyObject* forward_to(PyObject* callable, PyObject* const* args, Py_ssize_t n) {
   return PyObject_Vectorcall(callable, args, size_t(n), nullptr);
+}
+
+PyObject* wrap(const Op& op, const Results& results) {
+  if (C10_LIKELY(op.outputs == 1)) return THPVariable_Wrap(results[0]);
+  PyObject* tuple = PyTuple_New(op.outputs);
+  for (int i = 0; i < op.outputs; ++i) PyTuple_SET_ITEM(tuple, i, THPVariable_Wrap(results[i]));
+  return tuple;
 }
 
 // Cases that PyTorch's own differentiation must handle: forward mode, tensors of inference mode
@@ -109,9 +142,9 @@ PyObject* call_op(PyObject* self, PyObject* const* args, Py_ssize_t n) {
     if (needs_reference(call, agreement, differentiate)) throw UseReference{};
     RandomState random;
     if (op.random) random = draw_state(agreement.device);
-    at::Tensor out = forward(call, agreement, random);
-    if (differentiate) record(call, out, random);
-    return THPVariable_Wrap(out);
+    const Results results = run_forward(call, agreement, random, /*keep=*/differentiate);
+    if (differentiate) record(call, results, random);
+    return wrap(op, results);
   } catch (const BadArguments&) {
     Owned tuple(PyTuple_New(n));
     for (Py_ssize_t i = 0; i < n; ++i) PyTuple_SET_ITEM(tuple.object, i, Py_NewRef(args[i]));
@@ -139,27 +172,64 @@ void for_each(PyObject* sequence, const Each& each) {
     each(PySequence_Fast_GET_ITEM(fast.object, i));
 }
 
+// "...K", "3EE" (op.h). Python has made sure that it is one of these.
+ShapeRule parse_shape(const std::string& text) {
+  ShapeRule rule;
+  rule.given = !text.empty();
+  rule.leading = text.rfind("...", 0) == 0;
+  int times = 0;
+  for (char c : text.substr(rule.leading ? 3 : 0)) {
+    if (c >= '0' && c <= '9') {
+      times = times * 10 + (c - '0');
+      continue;
+    }
+    rule.sizes.push_back({times ? times : 1, c});
+    times = 0;
+  }
+  return rule;
+}
+
+template <size_t N>
+size_t index_of(const char* const (&words)[N], const char* word) {
+  const auto* found = std::find_if(std::begin(words), std::end(words),
+                                   [&](const char* w) { return std::string(w) == word; });
+  TORCH_CHECK(found != std::end(words), "megafuse: op description says ", word);
+  return size_t(found - std::begin(words));
+}
+
 // register_op(description) -> callable. The description is made by registry/__init__.py.
 PyObject* register_op(PyObject*, PyObject* d) {
   HANDLE_TH_ERRORS
   auto op = std::make_unique<Op>();
   op->id = int(all_ops().size());
   op->name = PyUnicode_AsUTF8(get(d, "name"));
+  static const char* const families[] = {"pointwise", "rows", "composite"};
+  op->family = OpFamily(index_of(families, PyUnicode_AsUTF8(get(d, "family"))));
+  op->program = find_program(PyUnicode_AsUTF8(get(d, "program")));
+  op->outputs = int(PyLong_AsLong(get(d, "outputs")));
+  op->kept = int(PyLong_AsLong(get(d, "kept")));
   for_each(get(d, "args"), [&](PyObject* a) {
-    const char *name, *kind;
+    const char *name, *kind, *shape;
     PyObject* choices;
     double least, most;
-    if (!PyArg_ParseTuple(a, "ssOdd", &name, &kind, &choices, &least, &most)) throw python_error();
-    static const char* const kinds[] = {"tensor", "any_tensor", "tensor_or_number",
-                                        "number", "flag",       "choice"};
-    const auto* found = std::find_if(std::begin(kinds), std::end(kinds),
-                                     [&](const char* k) { return std::string(k) == kind; });
-    TORCH_CHECK(found != std::end(kinds), "megafuse: unknown kind of argument ", kind);
-    Arg arg{name, ArgKind(found - std::begin(kinds)), {}, least, most};
+    int optional, own_dtype;
+    if (!PyArg_ParseTuple(a, "ssOddpps", &name, &kind, &choices, &least, &most, &optional,
+                          &own_dtype, &shape))
+      throw python_error();
+    static const char* const kinds[] = {
+        "tensor", "any_tensor", "tensor_or_number", "number", "integer", "flag", "choice"};
+    Arg arg{name,
+            ArgKind(index_of(kinds, kind)),
+            {},
+            least,
+            most,
+            bool(optional),
+            bool(own_dtype),
+            parse_shape(shape)};
     for_each(choices, [&](PyObject* c) { arg.choices.emplace_back(PyUnicode_AsUTF8(c)); });
     const int position = int(op->args.size());
     if (arg.is_tensor()) op->tensors.push_back(position);
-    if (arg.kind == ArgKind::kNumber) op->numbers.push_back(position);
+    if (arg.is_number()) op->numbers.push_back(position);
     op->args.push_back(std::move(arg));
   });
   TORCH_CHECK(op->args.size() <= size_t(kMaxArgs), "megafuse: too many arguments");
@@ -170,18 +240,26 @@ PyObject* register_op(PyObject*, PyObject* d) {
   }
   op->dtype_like = int(PyLong_AsLong(get(d, "dtype_like")));
   op->inverted = int(PyLong_AsLong(get(d, "inverted")));
+  op->laid_out_as = int(PyLong_AsLong(get(d, "laid_out_as")));
   op->random = PyObject_IsTrue(get(d, "random"));
-  op->autocast_float = PyObject_IsTrue(get(d, "autocast_float"));
+  if (PyObject* autocast = get(d, "autocast"); autocast != Py_None) {
+    op->autocast = c10::DispatchKeySet(c10::DispatchKey::AutocastCUDA);
+    op->autocast_lowers = std::string(PyUnicode_AsUTF8(autocast)) == "lower";
+    if (op->autocast_lowers) op->autocast = op->autocast.add(c10::DispatchKey::AutocastCPU);
+  }
   for_each(get(d, "saved"), [&](PyObject* s) { op->saved.push_back(int(PyLong_AsLong(s))); });
   for_each(get(d, "grads"), [&](PyObject* g) {
     int arg, result, passthrough;
     if (!PyArg_ParseTuple(g, "iip", &arg, &result, &passthrough)) throw python_error();
-    op->grads.push_back({arg, result, bool(passthrough)});
+    const auto at = std::find(op->saved.begin(), op->saved.end(), arg);
+    const int saved_at = at == op->saved.end() ? -1 : int(at - op->saved.begin());
+    op->grads.push_back({arg, result, bool(passthrough), saved_at});
   });
   op->slow = Py_NewRef(get(d, "slow"));
   op->reference = Py_NewRef(get(d, "reference"));
   op->explain = Py_NewRef(get(d, "explain"));
   op->vjp = Py_NewRef(get(d, "vjp"));
+  op->kept_like = Py_NewRef(get(d, "kept_like"));
   Op* kept = op.get();
   all_ops().push_back(std::move(op));
   register_kernels(kept);
@@ -204,6 +282,12 @@ PyObject* launch_count(PyObject*, PyObject*) { return PyLong_FromLongLong(launch
 // poison_outputs(on): see forward.h.
 PyObject* set_poison_outputs(PyObject*, PyObject* on) {
   poison_outputs = PyObject_IsTrue(on);
+  Py_RETURN_NONE;
+}
+
+// set_fp32_matmul(mode): 0 as torch's switch says, 1 split, 2 ieee, 3 tf32 (gemm.h).
+PyObject* set_fp32_matmul(PyObject*, PyObject* mode) {
+  fp32_matmul = Fp32Matmul(PyLong_AsLong(mode));
   Py_RETURN_NONE;
 }
 
@@ -242,6 +326,7 @@ PyMethodDef methods[] = {
     {"register_op", register_op, METH_O, nullptr},
     {"launch_count", launch_count, METH_NOARGS, nullptr},
     {"poison_outputs", set_poison_outputs, METH_O, nullptr},
+    {"set_fp32_matmul", set_fp32_matmul, METH_O, nullptr},
     {"forget_kernels", forget_kernels, METH_NOARGS, nullptr},
     {"remember_launches", set_remember_launches, METH_O, nullptr},
     {"bare_launch", bare_launch, METH_O, nullptr},

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKeySet.h>
 #include <torch/csrc/utils/python_stub.h>
 
 #include <string>
@@ -10,64 +11,90 @@
 
 namespace megafuse {
 
-constexpr int kMaxArgs = 12;
+constexpr int kMaxArgs = 24;
 
 enum class ArgKind : uint8_t {
   kTensor,          // a floating-point tensor
   kAnyTensor,       // a tensor of any real dtype
   kTensorOrNumber,  // a tensor, or a Python number that acts as one
   kNumber,          // a float that the functor holds
+  kInteger,         // an int
   kFlag,            // a bool known when the kernel is compiled
   kChoice,          // one of a few strings, known when the kernel is compiled
+};
+
+// The shape a tensor must have, such as "...K" or "3EE": letters are sizes that agree within a
+// call, a number before one multiplies it, "..." are leading dimensions, which agree too.
+struct ShapeRule {
+  struct Size {
+    int times;
+    char letter;
+  };
+  bool given = false, leading = false;
+  c10::SmallVector<Size, 4> sizes;
 };
 
 struct Arg {
   std::string name;
   ArgKind kind;
   std::vector<std::string> choices;
-  double least, most;  // allowed range of a kNumber
+  double least, most;  // allowed range of a kNumber or kInteger
+  bool optional;       // None: Call::tensor is null, or Call::number NaN
+  bool own_dtype;      // may have another dtype than the first tensor
+  ShapeRule shape;
 
   bool is_tensor() const { return kind <= ArgKind::kTensorOrNumber; }
+  bool is_number() const { return kind == ArgKind::kNumber || kind == ArgKind::kInteger; }
 };
 
 // The gradient of one tensor argument.
 struct Grad {
   int arg;
-  int result;        // which result of the backward functor it is
-  bool passthrough;  // it is the incoming gradient itself
+  int result;         // which result of the backward functor it is
+  bool passthrough;   // it is the incoming gradient itself
+  int saved_at = -1;  // where the argument is among what is saved, if it is
 };
 
-// What the backward functor reads besides the incoming gradient: an argument, or
-// the op's output.
-constexpr int kSaveOutput = -1;
+enum class OpFamily : uint8_t { kPointwise, kRows, kComposite };
+
+struct Program;
 
 struct Op {
   int id;
   std::string name;
+  OpFamily family = OpFamily::kPointwise;
+  const Program* program = nullptr;
   std::vector<Arg> args;
   std::vector<int> tensors;  // positions of tensor arguments, in the functor's order
-  std::vector<int> numbers;  // positions of kNumber arguments, likewise
+  std::vector<int> numbers;  // positions of kNumber and kInteger arguments, likewise
+  int outputs = 1;           // results that users see
+  int kept = 0;              // further results, for the backward alone
   at::ScalarType fixed_dtype = at::ScalarType::Undefined;  // of the output; else promoted
-  int dtype_like = -1;  // the first argument is promoted as if it had this one's dtype
-  int inverted = -1;    // this argument, given as a number for CUDA, is passed as its reciprocal
+  int dtype_like = -1;   // the first argument is promoted as if it had this one's dtype
+  int laid_out_as = -1;  // the argument whose order of dimensions in memory the output has
+  int inverted = -1;     // this argument, given as a number for CUDA, is passed as its reciprocal
   bool random = false;
-  bool autocast_float = false;  // under CUDA autocast the output is float32
-  std::vector<int> saved;
+  // Where autocast has a say, and whether it lowers the precision or raises it to float32.
+  c10::DispatchKeySet autocast;
+  bool autocast_lowers = false;
+  std::vector<int> saved;  // for the backward: an argument, or -1 - r for the r-th result
   std::vector<Grad> grads;
 
   PyObject* slow = nullptr;       // the same call through the dispatcher
   PyObject* reference = nullptr;  // the unfused twin
   PyObject* explain = nullptr;    // raises the error that says what is wrong with the arguments
   PyObject* vjp = nullptr;        // the backward as differentiable PyTorch, for second derivatives
+  PyObject* kept_like = nullptr;  // tensors like the kept results
 
   bool differentiable() const { return !grads.empty(); }
+  bool pointwise() const { return family == OpFamily::kPointwise; }
 };
 
 // One call's arguments, position by position. Tensors are borrowed.
 struct Call {
   const Op* op;
   const at::Tensor* tensor[kMaxArgs] = {};
-  double number[kMaxArgs] = {};  // kNumber, or a kTensorOrNumber given as a number
+  double number[kMaxArgs] = {};  // kNumber, kInteger, or a kTensorOrNumber given as a number
   uint8_t choice[kMaxArgs] = {};
 };
 

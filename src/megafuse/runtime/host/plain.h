@@ -42,8 +42,9 @@ inline bool only_plain_modes() {
          !at::impl::torch_function_mode_enabled();
 }
 
-inline bool cuda_autocast_is_on() {
-  return !c10::impl::tls_local_dispatch_key_set().excluded_.has(c10::DispatchKey::AutocastCUDA);
+// Whether autocast is on for any of these keys.
+inline bool autocast_is_on(c10::DispatchKeySet keys) {
+  return !(keys - c10::impl::tls_local_dispatch_key_set().excluded_).empty();
 }
 
 }  // namespace megafuse

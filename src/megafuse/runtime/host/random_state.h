@@ -7,7 +7,7 @@
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #endif
 
-#include "forward.h"
+#include "program.h"
 
 namespace megafuse {
 

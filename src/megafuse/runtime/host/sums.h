@@ -6,6 +6,7 @@
 // every time, and no full-size temporary.
 #pragma once
 
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include "forward.h"
@@ -169,6 +170,34 @@ inline at::Tensor add_parts(const at::Tensor& partial, at::ScalarType dtype) {
   return out;
 }
 
+// partial[parts, several sums of equal length] added up; sum i as dtypes[i].
+inline std::vector<at::Tensor> totals(const at::Tensor& partial,
+                                      at::ArrayRef<at::ScalarType> dtypes) {
+  const bool one_dtype =
+      std::all_of(dtypes.begin(), dtypes.end(), [&](at::ScalarType d) { return d == dtypes[0]; });
+  const at::ScalarType dtype = one_dtype ? dtypes[0] : partial.scalar_type();
+  const at::Tensor total = partial.size(0) == 1 && dtype == partial.scalar_type()
+                               ? partial.squeeze(0)
+                               : add_parts(partial, dtype);
+  const int64_t length = total.size(0) / int64_t(dtypes.size());
+  std::vector<at::Tensor> sums;
+  for (int64_t i = 0; i < int64_t(dtypes.size()); ++i)
+    sums.push_back(total.narrow(0, i * length, length).to(dtypes[i]));
+  return sums;
+}
+
+// A tensor summed to the shape of `like`, which broadcasts to it, one dimension after the other:
+// torch's sum over several dimensions at once was 13 ulp off where these were 1.
+inline at::Tensor sum_by_dimension(const at::Tensor& whole, const at::Tensor& like,
+                                   at::ScalarType sum_in) {
+  const int64_t lead = whole.dim() - like.dim();
+  at::Tensor total = whole.to(sum_in);
+  for (int64_t d = whole.dim() - 1; d >= 0; --d)
+    if (whole.size(d) != 1 && (d < lead || like.size(d - lead) == 1))
+      total = at::sum(total, {d}, /*keepdim=*/true);
+  return total.to(like.scalar_type());
+}
+
 // Runs the space's kernel and returns its 'r' outputs summed, output i as dtypes[i].
 inline std::vector<at::Tensor> sum_inside(Request request, Space& space, const SumPlan& plan,
                                           at::ArrayRef<at::ScalarType> dtypes) {
@@ -190,15 +219,7 @@ inline std::vector<at::Tensor> sum_inside(Request request, Space& space, const S
     op.stride[2] = count * plan.kept;  // from one part to the next
   }
   launch_sum(request, space, plan, kernel, how);
-  const bool one_dtype =
-      std::all_of(dtypes.begin(), dtypes.end(), [&](at::ScalarType d) { return d == dtypes[0]; });
-  const at::ScalarType total_dtype = one_dtype ? dtypes[0] : summed_in;
-  at::Tensor total = how.parts == 1 && total_dtype == summed_in ? partial.squeeze(0)
-                                                                : add_parts(partial, total_dtype);
-  std::vector<at::Tensor> sums;
-  for (int64_t i = 0; i < count; ++i)
-    sums.push_back(total.narrow(0, i * plan.kept, plan.kept).to(dtypes[i]));
-  return sums;
+  return totals(partial, dtypes);
 }
 
 }  // namespace megafuse

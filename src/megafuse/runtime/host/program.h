@@ -1,0 +1,88 @@
+// How an op is computed: the interface between the registry's side (dispatcher, autograd, autocast)
+// and the arithmetic. Pointwise ops share one program, so do row-wise ones; each composite has its
+// own. programs.h lists them.
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "agreement.h"
+#include "allocate.h"
+#include "plain.h"
+
+namespace megafuse {
+
+// Where the random numbers of one call come from, for its backward to draw them again.
+struct RandomState {
+  uint64_t words[5] = {};
+  at::Tensor kept;  // what `words` points into, if anything
+  at::ArrayRef<uint64_t> view(const Op& op) const {
+    return op.random ? at::ArrayRef<uint64_t>(words, 5) : at::ArrayRef<uint64_t>();
+  }
+};
+
+// What a backward pass needs: `saved` in the op's order, and for each gradient whether it is
+// wanted and the argument it is for.
+struct BackwardCall {
+  Call call;                                // numbers and choices only
+  c10::SmallVector<at::Tensor, 2> grads;    // per output; undefined where none came, but the first
+  c10::SmallVector<at::Tensor, 4> saved;    // undefined: a number, or None
+  c10::SmallVector<double, 4> saved_value;  // where saved[i] is undefined: a Python number
+  c10::SmallVector<at::Tensor, 4> like;     // per gradient; undefined: shape and dtype of grads[0]
+  c10::SmallVector<bool, 4> wanted;
+  RandomState random;
+};
+
+using Results = c10::SmallVector<at::Tensor, 4>;
+using Gradients = std::vector<at::Tensor>;  // per op.grads, undefined where not wanted
+
+struct Program {
+  // The outputs, then, if `keep`, the kept results.
+  virtual Results forward(const Call&, const Agreement&, const RandomState&, bool keep) const = 0;
+  virtual Gradients backward(const BackwardCall&) const = 0;
+
+ protected:
+  ~Program() = default;  // programs are static: nobody deletes one
+};
+
+// What a program other than pointwise runs under: its own calls of PyTorch are neither recorded
+// nor cast, and other threads of Python may go on beside a composite.
+struct Below {
+  explicit Below(const Op& op) {
+    if (op.family == OpFamily::kComposite) no_gil.emplace();
+  }
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::impl::ExcludeDispatchKeyGuard below_autocast{kAutocast};
+  std::optional<GilRelease> no_gil;
+};
+
+inline Results run_forward(const Call& call, const Agreement& agreement, const RandomState& random,
+                           bool keep) {
+  const Op& op = *call.op;
+  if (C10_LIKELY(op.pointwise())) return op.program->forward(call, agreement, random, keep);
+  const Below below(op);
+  Results results = op.program->forward(call, agreement, random, keep);
+  TORCH_INTERNAL_ASSERT(int(results.size()) >= op.outputs + (keep ? op.kept : 0));
+  return results;
+}
+
+Gradients python_vjp(const BackwardCall& b);  // python.h
+
+inline Gradients run_backward(const BackwardCall& b) {
+  const Op& op = *b.call.op;
+  if (!can_build_for(b.grads[0].device().type())) return python_vjp(b);
+  if (op.pointwise()) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    return op.program->backward(b);
+  }
+  BackwardCall full = b;
+  for (at::Tensor& t : full.like)
+    if (!t.defined()) t = b.grads[0];
+  try {
+    const Below below(op);
+    return op.program->backward(full);
+  } catch (const UseReference&) {
+    return python_vjp(b);
+  }
+}
+
+}  // namespace megafuse
