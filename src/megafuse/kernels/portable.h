@@ -39,6 +39,17 @@ MF_INLINE To bits_as(From value) {
   return result;
 }
 
+template <class F>
+MF_INLINE F infinity();
+template <>
+MF_INLINE float infinity<float>() {
+  return bits_as<float>(0x7f800000u);
+}
+template <>
+MF_INLINE double infinity<double>() {
+  return bits_as<double>(0x7ff0000000000000ull);
+}
+
 // 16-bit formats are storage only: arithmetic happens in float.
 struct half {
   u16 bits;

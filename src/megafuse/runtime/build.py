@@ -10,8 +10,31 @@ import torch
 
 from megafuse.runtime import cache, cpp, nvrtc, progress, render, sources
 
-# By op; sum_parts is the host runtime's own (runtime/host/sums.h).
-_FUNCTORS = {"sum_parts": render.Functors("sum_parts.h", "Same<{F}>", "Same<{F}>")}
+_ACTS = {"none": "mf::NoAct", "relu": "mf::Relu", "gelu": "mf::Gelu", "gelu_tanh": "mf::GeluTanh"}
+
+# Passes of the host runtime's own (runtime/host/sums.h, epilogue.h, split.h, dropout_add.h).
+PASSES = {
+    "sum_parts": render.Functors("sum_parts.h", "Same<{F}>", "Same<{F}>"),
+    "linear_epilogue": render.Functors(
+        "linear_epilogue.h",
+        "LinearEpilogue<{F}, {act}>",
+        "LinearEpilogueBackward<{F}, {act}>",
+        {"act": _ACTS},
+    ),
+    "split_halves": render.Functors("split.h", "SplitHalves<{F}>"),
+    "split_epilogue": render.Functors(
+        "split_epilogue.h", "SplitEpilogue<{F}, {act}>", choices={"act": _ACTS}
+    ),
+    "dropout_add": render.Functors(
+        "dropout_add.h",
+        "DropoutAdd<{F}, {training}>",
+        "DropoutAddBackward<{F}, {training}>",
+        {"training": {"True": "true", "False": "false"}},
+        random=True,
+    ),
+}
+
+_FUNCTORS = dict(PASSES)  # by op; ops declare theirs
 
 
 def declare(op: str, functors: render.Functors) -> None:
@@ -32,8 +55,12 @@ def kernel(
     wide_index: bool,
     outputs: int,
     operands: tuple[tuple[str, str, int], ...],
-) -> tuple[str, str] | tuple[bytes, str, int, int, int]:
+    row_vectors: int,
+    few_rows: bool,
+    short_rows: bool,
+) -> tuple[str, str] | tuple[bytes, str, int, int, int, int]:
     """Called by the host runtime on a kernel it has not seen (runtime/host/kernels.h)."""
+    major, minor = torch.cuda.get_device_capability(index) if device == "cuda" else (0, 0)
     variant = render.Variant(
         op=op,
         family=family,
@@ -46,14 +73,25 @@ def kernel(
         wide_index=wide_index,
         outputs=outputs,
         operands=tuple(render.Operand(*o) for o in operands),
+        row_vectors=row_vectors,
+        few_rows=few_rows,
+        clusters=major >= 9,
+        short_rows=short_rows,
     )
     source = render.source(_FUNCTORS[op], variant)
     if device == "cpu":
         return str(cpu_object(source, variant.label)), variant.symbol
-    major, minor = torch.cuda.get_device_capability(index)
     shape = render.shape(_FUNCTORS[op], variant)
     cubin = cuda_binary(source, f"sm_{major}{minor}", variant.label)
-    return cubin, variant.symbol, shape.block, shape.unroll, shape.blocks_per_processor
+    launch = (shape.block, shape.unroll, shape.blocks_per_processor, shape.cluster)
+    return cubin, variant.symbol, *launch
+
+
+def worker(name: str, index: int) -> tuple[bytes, str]:
+    """A CUDA kernel that is no functor: the struct of kernels/<name>.h that has a run()."""
+    source, symbol = render.worker(name)
+    major, minor = torch.cuda.get_device_capability(index)
+    return cuda_binary(source, f"sm_{major}{minor}", name.replace("_", " ")), symbol
 
 
 def cpu_object(source: str, label: str) -> Path:

@@ -54,7 +54,7 @@ class Variant:
     """One kernel: which functor, on which processor, over which operands."""
 
     op: str
-    family: str  # forward, backward, sum_columns, sum_rows, sum_short_rows
+    family: str  # as in runtime/host/kernels.h: forward, sum_columns, rows_backward, …
     choices: dict[str, str | bool]
     device: str
     common: str
@@ -64,6 +64,18 @@ class Variant:
     wide_index: bool
     outputs: int
     operands: tuple[Operand, ...]
+    row_vectors: int = 0  # row-wise on CUDA: vectors in a row, rounded up
+    few_rows: bool = False  # so few that a row should have many threads
+    clusters: bool = False  # whether the GPU has clusters of blocks (sm_90)
+    short_rows: bool = False  # row-wise on the CPU: so short that many are done side by side
+
+    @property
+    def is_forward(self) -> bool:
+        return self.family in ("forward", "rows_forward")
+
+    @property
+    def is_rows(self) -> bool:
+        return self.family.startswith("rows_")
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -71,13 +83,14 @@ class Variant:
 
     @property
     def symbol(self) -> str:
-        suffix = {"forward": ""}.get(self.family, f"_{self.family}")
+        suffix = "" if self.is_forward else f"_{self.family.removeprefix('rows_')}"
         return f"megafuse_{self.op}{suffix}"
 
     @property
     def label(self) -> str:
         """For people: `bias_act backward, float32 (gelu)`."""
-        words = [self.op] + ([] if self.family == "forward" else [self.family.replace("_", " ")])
+        family = self.family.removeprefix("rows_").replace("_", " ")
+        words = [self.op] + ([] if self.is_forward else [family])
         chosen = ", ".join(str(v) for v in self.choices.values() if isinstance(v, str))
         names = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}
         inputs = [o.dtype for o in self.inputs if o.walk != "v"]
@@ -87,16 +100,18 @@ class Variant:
 
 @dataclass(frozen=True)
 class Shape:
-    """How a CUDA kernel is launched: threads a block, groups a thread, blocks a processor."""
+    """How a CUDA kernel is launched: threads a block, groups a thread (or rows a block), blocks a
+    processor, blocks that share a row."""
 
     block: int
     unroll: int
     blocks_per_processor: int
+    cluster: int = 1
 
 
 def functor(functors: Functors, variant: Variant) -> str:
     """The functor's C++ type, such as `mf::GeluScale<float, mf::GeluTanh>`."""
-    template = functors.forward if variant.family == "forward" else functors.backward
+    template = functors.forward if variant.is_forward else functors.backward
     assert template is not None, f"{variant.op} has no backward functor"
     words: dict[str, str] = {
         "F": "double" if variant.double else "float",
@@ -118,6 +133,9 @@ def shape(functors: Functors, variant: Variant) -> Shape:
     whole launch lost 3 to 6 % at every size. More groups a thread pay where it has more to wait
     for: scalar accesses, random numbers, an index to split when elements are narrow.
     """
+    if variant.is_rows:
+        rows = row_shape(variant)
+        return Shape(rows.threads * rows.rows, rows.rows, rows.blocks_per_processor, rows.cluster)
     if variant.family.startswith("sum_"):
         return Shape(block=256, unroll=1, blocks_per_processor=8)
     widths = {_BYTES[o.dtype] for o in variant.operands if o.walk == "c"}
@@ -130,9 +148,101 @@ def shape(functors: Functors, variant: Variant) -> Shape:
     return Shape(block=128, unroll=unroll, blocks_per_processor=_ONE_SHOT)
 
 
+@dataclass(frozen=True)
+class RowShape:
+    """How a row-wise CUDA kernel is cut: the parameters of kernels/rows_cuda.h."""
+
+    items: int
+    threads: int
+    rows: int
+    cluster: int
+    whole: bool
+    ahead: bool
+    blocks_per_processor: int
+
+    @property
+    def arguments(self) -> str:
+        numbers = f"{self.items}, {self.threads}, {self.rows}, {self.cluster}"
+        return f"{numbers}, {str(self.whole).lower()}, {str(self.ahead).lower()}"
+
+
+def row_shape(variant: Variant) -> RowShape:
+    """Vectors a thread, threads and blocks a row, rows a block; measured by benchmarks/tune_rows.py
+    on an H200.
+
+    A thread has 64 bytes of each input under way, 128 where that saves threads: a block with few of
+    them waits less at its barrier. Where results are summed over rows, it holds those sums and the
+    next row's loads too, as far as 128 registers go: a block is then as large as those allow, one
+    or two a processor, for few partial sums. Rows longer than a block holds go to a cluster of
+    blocks where there are such; beyond that they are read twice.
+    """
+    vectors = variant.row_vectors
+    sums = sum(o.walk == "r" for o in variant.operands)
+    narrow = variant.vector == 8  # 16-bit numbers
+    if sums and narrow and 32 <= vectors <= 128 and not variant.few_rows:
+        return RowShape(-(-vectors // 32), 32, 16, 1, True, False, blocks_per_processor=1)
+    if sums:
+        ahead = min(_registers_free(variant, sums) // variant.vector or 1, 8)
+        behind = 16 // variant.vector // (2 if variant.double else 1)
+        tries = [(ahead, True), (behind, False)]
+        if behind > ahead and vectors > 512 * ahead:
+            tries = tries[1:]
+    else:
+        narrowest = min((_BYTES[o.dtype] for o in variant.operands if o.walk == "c"), default=4)
+        per_vector = max(16 // narrowest // variant.vector, 1)  # vectors in 16 bytes
+        wide = narrow and vectors <= 512
+        tries = [(min((4 if wide else 8) * per_vector, 16), False)]
+    block = 1024
+    if sums or variant.clusters:
+        block = 256 if narrow and not sums else 512
+    for items, is_ahead in tries:
+        threads = _power_of_two(vectors if variant.few_rows else -(-vectors // items))
+        threads = max(threads, min(8, _power_of_two(vectors)))
+        cluster = min(threads // block, 8) if variant.clusters and threads > block else 1
+        threads = min(threads, block)
+        if vectors <= items * threads * cluster:
+            return RowShape(
+                items=-(-vectors // (threads * cluster)),
+                threads=threads,
+                rows=max((512 if sums else 128) // threads, 1),
+                cluster=cluster,
+                whole=True,
+                ahead=is_ahead,
+                blocks_per_processor=(2 if cluster == 8 else 1) if sums else _ONE_SHOT,
+            )
+    cluster = 8 if variant.clusters else 1
+    items = min(tries[-1][0], 4 if not sums else 16)
+    return RowShape(items, 512, 1, cluster, whole=False, ahead=False, blocks_per_processor=2)
+
+
+def _registers_free(variant: Variant, sums: int) -> int:
+    """Elements that fit into the registers of a thread: of each a float an input and a sum, and
+    what is loaded ahead of them. 104 of 128: 24 for all else, measured with ptxas."""
+    inputs = [o for o in variant.inputs if o.walk != "v"]
+    words = sum(_BYTES[o.dtype] for o in inputs) / 4
+    numbers = (len(inputs) + sums) * (2 if variant.double else 1)
+    return int(104 / (words + numbers))
+
+
+def _power_of_two(n: int) -> int:
+    """The least that is not below n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
 def source(functors: Functors, variant: Variant) -> str:
     """The whole translation unit."""
     return (_cuda if variant.device == "cuda" else _cpu)(functors, variant)
+
+
+def worker(name: str) -> tuple[str, str]:
+    """Source and symbol of a CUDA kernel whose header has a struct with a run(), such as Mend in
+    split_mend.h."""
+    symbol, struct = f"megafuse_{name}", name.split("_")[-1].capitalize()
+    return (
+        f'#include "{name}.h"\n\n'
+        f'extern "C" __global__ void __launch_bounds__(mf::{struct}::kThreads) {symbol}(\n'
+        f"    const __grid_constant__ mf::{struct} work) {{\n  work.run();\n}}\n"
+    ), symbol
 
 
 def _kernel_type(functors: Functors, variant: Variant) -> str:
@@ -153,7 +263,11 @@ def _kernel_type(functors: Functors, variant: Variant) -> str:
 
 
 def _cpu(functors: Functors, variant: Variant) -> str:
-    if variant.family in ("forward", "backward"):
+    if variant.is_rows:
+        short = variant.short_rows
+        driver, made = ("short_rows_cpu.h", "Short") if short else ("rows_cpu.h", "")
+        run = f"mf::{made}RowsCpu<Kernel>(words, slot).run(begin, end)"
+    elif variant.family in ("forward", "backward"):
         driver, run = "pointwise_cpu.h", "mf::PointwiseCpu<Kernel>(words).run(begin, end)"
     else:
         which = "columns" if variant.family == "sum_columns" else "rows"
@@ -170,7 +284,17 @@ def _cpu(functors: Functors, variant: Variant) -> str:
 def _cuda(functors: Functors, variant: Variant) -> str:
     index = "mf::i64" if variant.wide_index else "mf::i32"
     launch = shape(functors, variant)
-    if variant.family in ("forward", "backward"):
+    bounds = f"__launch_bounds__({launch.block})"
+    if variant.is_rows:
+        rows = row_shape(variant)
+        driver = "rows_cuda.h"
+        made = f"mf::RowsCuda<Kernel, {variant.vector}, {rows.arguments}, {index}>(words.word)"
+        run = f"{made}.run()"
+        # One block a processor will do: else ptxas spills a register or two to fit another.
+        bounds = f"__launch_bounds__({launch.block}, 1)"
+        if rows.cluster > 1:
+            bounds += f" __cluster_dims__({rows.cluster}, 1, 1)"
+    elif variant.family in ("forward", "backward"):
         driver = "pointwise_cuda.h"
         made = f"mf::PointwiseCuda<Kernel, {variant.vector}, {launch.unroll}, {index}>(words.word)"
         run = f"{made}.run()"
@@ -182,7 +306,7 @@ def _cuda(functors: Functors, variant: Variant) -> str:
     return (
         f'#include "{functors.header}"\n#include "{driver}"\n\n'
         f"{_kernel_type(functors, variant)}\n"
-        f'extern "C" __global__ void __launch_bounds__({launch.block}) {variant.symbol}(\n'
+        f'extern "C" __global__ void {bounds} {variant.symbol}(\n'
         f"    const __grid_constant__ mf::Words<Kernel::words> words) {{\n"
         f"  {run};\n}}\n"
     )

@@ -1,0 +1,157 @@
+"""How the CUDA row driver should cut rows: sweeps threads, blocks and vectors a thread on this GPU.
+
+python benchmarks/tune_rows.py [OP ...]
+
+Prints, for a few ops, dtypes and lengths of rows, forward and backward, bytes per second as a share
+of `copy_`'s in the same run, cold L2, best first. What wins is written into
+`megafuse.runtime.render.row_shape` by hand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import torch
+
+import megafuse as mf
+from megafuse.bench.timing import compare
+from megafuse.registry import Op, activate
+from megafuse.registry.sample import Draw
+from megafuse.runtime import build, loader, render
+from megafuse.runtime.render import RowShape, Variant
+
+OPS = ("layer_norm", "softmax")
+COLUMNS = (768, 1024, 4096, 16384, 65536)
+DTYPES = (torch.bfloat16, torch.float32)
+BYTES = 1 << 26
+ONE_SHOT = 1 << 22
+
+
+def candidates(variant: Variant) -> Iterator[RowShape]:
+    vectors = variant.row_vectors
+    sums = any(o.walk == "r" for o in variant.operands)
+    grids = (1, 2) if sums else (ONE_SHOT,)
+    most = 8 if sums and variant.vector == 8 else 16
+    for threads, cluster in itertools.product((16, 32, 64, 128, 256, 512, 1024), (1, 2, 4, 8)):
+        items = -(-vectors // (threads * cluster))
+        if items > most or threads * cluster > 2 * vectors or (cluster > 1 and threads < 256):
+            continue
+        registers = items * variant.vector * (3 if sums else 1)
+        if registers * threads > 48 * 1024:
+            continue
+        blocks = {max(threads, 128), max(threads, 256)} | ({max(threads, 512)} if sums else set())
+        for block, grid in itertools.product(sorted(blocks), grids):
+            rows = block // threads if cluster == 1 else 1
+            for ahead in (True, False) if sums and registers <= 64 else (False,):
+                yield RowShape(items, threads, rows, cluster, True, ahead, grid)
+            if not sums and registers <= 32 and cluster == 1:
+                for waves in (1, 2):
+                    grid = max(waves * 1024 // block, 1)
+                    yield RowShape(items, threads, rows, cluster, True, True, grid)
+    if vectors >= 1024:
+        for threads, items, grid in itertools.product((512, 1024), (1, 2, 4), (1, 2, 4)):
+            if items * threads < vectors and items * variant.vector * threads <= 24 * 1024:
+                yield RowShape(items, threads, 1, 1, False, False, grid)
+
+
+def captured(call: Callable[[], Any]) -> dict[str, tuple[str, Variant]]:
+    """The row kernels that a call asks for: op and variant by family."""
+    found = {}
+    shipped = render.source
+
+    def source(functors: Any, variant: Variant) -> str:
+        if variant.is_rows:
+            found[variant.family] = (variant.op, variant)
+        return shipped(functors, variant)
+
+    render.source = source
+    try:
+        call()
+    finally:
+        render.source = shipped
+    return found
+
+
+def compiled(job: tuple[str, str]) -> bool:
+    try:
+        build.cuda_binary(job[0], job[1], "")
+    except Exception:  # too many registers, say: that shape is out
+        return False
+    return True
+
+
+def sweep(op: Op, columns: int, dtype: torch.dtype, pool: ProcessPoolExecutor) -> None:
+    rows = BYTES // columns // dtype.itemsize
+    args = list(op.sample(Draw((rows, columns), dtype, "cuda")))
+    args = [a.requires_grad_() if isinstance(a, torch.Tensor) else a for a in args]
+    leaves = [a for a in args if isinstance(a, torch.Tensor)]
+    host = loader.load()
+    assert host is not None
+    out = op.fused(*args)
+    grad = torch.randn_like(out)
+    source, target = torch.randn_like(out), torch.empty_like(out)
+
+    def forward(_: int = 0) -> None:
+        with torch.no_grad():
+            op.fused(*args)
+
+    def backward(_: int = 0) -> None:
+        torch.autograd.grad(out, leaves, grad, retain_graph=True)
+
+    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    shipped = render.row_shape
+    for family, call, moved in (("rows_forward", forward, 1.0), ("rows_backward", backward, 1.5)):
+        host.forget_kernels()
+        name, variant = captured(call)[family]
+        shapes = list(dict.fromkeys([shipped(variant), *candidates(variant)]))
+        sources = []
+        for shape in shapes:
+            render.row_shape = lambda v, shape=shape, variant=variant: (
+                shape if v == variant else shipped(v)
+            )
+            sources.append((render.source(build._FUNCTORS[name], variant), arch))
+        fine = list(pool.map(compiled, sources))
+        shares = []
+        for shape, works in zip(shapes, fine, strict=True):
+            if not works:
+                continue
+            render.row_shape = lambda v, shape=shape, variant=variant: (
+                shape if v == variant else shipped(v)
+            )
+            host.forget_kernels()
+            try:
+                calls = {"copy": lambda i: target.copy_(source), "fused": call}
+                times = compare(calls, device="cuda", budget=0.01, warmup=1, rounds=7)
+            except RuntimeError as error:  # not launchable
+                print("   ", shape, str(error)[:60])
+                continue
+            shares.append((moved * times["copy"].median / times["fused"].median, shape))
+        render.row_shape = shipped
+        host.forget_kernels()
+        now = shares[0][0]
+        ranked = sorted(shares, key=lambda s: -s[0])[:5]
+        told = "; ".join(f"{share:.2f} {_told(shape)}" for share, shape in ranked)
+        label = f"{name} {family[5:]} {str(dtype).removeprefix('torch.')} {columns}"
+        print(f"{label}: shipped {now:.2f} {_told(shares[0][1])}; {told}", flush=True)
+
+
+def _told(shape: RowShape) -> str:
+    grid = "" if shape.blocks_per_processor == ONE_SHOT else f" grid {shape.blocks_per_processor}"
+    more = f"{'' if shape.whole else ' streamed'}{' ahead' if shape.ahead else ''}{grid}"
+    return f"[{shape.threads}x{shape.cluster} rows {shape.rows} items {shape.items}{more}]"
+
+
+def main() -> None:
+    assert activate(), "no C++ compiler"
+    with ProcessPoolExecutor(14) as pool:
+        for columns, dtype in itertools.product(COLUMNS, DTYPES):
+            for name in sys.argv[1:] or OPS:
+                sweep(mf.OPS[name], columns, dtype, pool)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,432 @@
+// The CPU driver for rows. A piece of a row is kept as floats in buffers that stay in the cache (or
+// read where it lies, if it is stored so); loops over them become SIMD code. The host gives each
+// thread a range of rows, and a row of partial sums, `slot`, for what is summed over rows.
+#pragma once
+
+#include "pointwise_cpu.h"
+#include "rows.h"
+
+// The elements of a vector, in another order.
+#if defined(__clang__)
+#define MF_SHUFFLE(v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
+#else
+#define MF_SHUFFLE(v, ...) __builtin_shuffle(v, decltype(v > v){__VA_ARGS__})
+#endif
+
+namespace mf {
+
+template <class A, class B>
+constexpr bool is_same = false;
+template <class A>
+inline constexpr bool is_same<A, A> = true;
+
+template <class K>
+struct RowsCpu : PointwiseCpu<K> {
+  using Base = PointwiseCpu<K>;
+  using Fn = typename K::Functor;
+  using F = typename K::Compute;
+  using Kept = Pack<F, Fn::kept>;
+  using Total = typename Fn::Total;
+  using Row = typename Fn::Row;
+  using Early = typename MakeIndices<Fn::early>::type;
+  using Late = typename MakeIndices<K::inputs - Fn::early>::type;
+  using AllParts = typename MakeIndices<Fn::kept>::type;
+  using AllOutputs = typename Base::AllOutputs;
+  template <int I>
+  using In = typename Base::template In<I>;
+  template <int I>
+  using LateIn = typename Base::template In<Fn::early + I>;
+  template <int O>
+  using Out = typename Base::template Out<O>;
+  using Base::functor;
+  using Base::offset;
+  using Base::stride;
+  using Base::words;
+
+  static constexpr i64 kPiece = 65536;  // elements: with a few kept of each, what an L2 cache holds
+  static constexpr int kLanes = 64;     // elements summed side by side
+  static constexpr int kRows = 32;  // rows summed in F before they are added to the partial sums
+
+  static constexpr u64 kLine = 64;  // bytes of a cache line
+
+  template <int... O>
+  static constexpr bool any_sums(Indices<O...>) {
+    return ((Out<O>::walk == 'r') || ...);
+  }
+  static constexpr bool has_sums = any_sums(AllOutputs());
+
+  i64 slot, cols;
+  Random random = {};
+  void* allocated;
+  F* buffer;          // for what is kept, part by part; then for the sums, output by output
+  F* part[Fn::kept];  // the piece: its numbers, here or in the input
+
+  RowsCpu(const u64* w, i64 s) : Base(w), slot(s), cols(i64(w[K::size])) {
+    if constexpr (K::random) random = Random::read(words + K::rng);
+    const i64 arrays = Fn::kept + (has_sums ? K::outputs : 0);
+    allocated = __builtin_malloc(u64(length_of_buffer() * arrays) * sizeof(F) + kLine);
+    buffer = reinterpret_cast<F*>((reinterpret_cast<u64>(allocated) + kLine - 1) / kLine * kLine);
+    for (int p = 0; p < Fn::kept; ++p) part[p] = buffer + p * length_of_buffer();
+  }
+  i64 length_of_buffer() const {
+    const i64 length = cols < kPiece ? cols : kPiece;
+    return (length + kLanes - 1) / kLanes * kLanes;
+  }
+  ~RowsCpu() { __builtin_free(allocated); }
+  RowsCpu(const RowsCpu&) = delete;
+
+  // ---- operands over a block of a row, kBlock elements at most
+
+  struct Access {
+    u64 base;
+    i64 step;
+    F fixed;
+  };
+  template <class Op>
+  MF_INLINE Access access(int operand, i64 column) const {
+    const i64 at = offset[operand] + column * stride(operand, 0);
+    return {words[operand] + u64(at) * sizeof(typename Op::T), stride(operand, 0),
+            fixed_value<Op, F>(words[operand], at)};
+  }
+  template <class Op>
+  MF_INLINE Access reader(int operand, i64 column, i64 n, float* staging) const {
+    Access from = access<Op>(operand, column);
+    Base::template stage<Op>(from.base, staging, n);
+    return from;
+  }
+  template <class Op>
+  static MF_INLINE F read(const Access& from, i64 i) {
+    return Base::template load<Op>(from.base, from.fixed, from.step, i);
+  }
+  // Buffers for operands that pass through one (half_cpu.h).
+  template <int N>
+  struct Staging {
+    alignas(64) float row[Base::staged && N ? N : 1][Base::staged && N ? kBlock : 1];
+    MF_INLINE float* operator[](int i) { return row[Base::staged && N ? i : 0]; }
+  };
+
+  // ---- a piece of a row: n elements from `column` on
+
+  // Whether the I-th input is kept just as it is stored.
+  template <int I>
+  static constexpr bool is_direct =
+      Fn::keeps_inputs && In<I>::walk == 'c' && is_same<typename In<I>::T, F>;
+  MF_INLINE void gather(i64 index, i64 column, i64 n) {
+    if constexpr (Fn::keeps_inputs)
+      fill(column, n, Early());
+    else
+      load(index, column, n, Early(), AllParts());
+  }
+
+  template <int... I>
+  MF_INLINE void fill(i64 column, i64 n, Indices<I...>) {
+    (fill<I>(access<In<I>>(K::outputs + I, column), n), ...);
+  }
+  template <int I>
+  MF_INLINE void fill(const Access& from, i64 n) {
+    if constexpr (is_direct<I>) {
+      part[I] = reinterpret_cast<F*>(from.base);
+    } else if constexpr (Base::template is_staged<In<I>> && is_same<F, float>) {
+      widen(reinterpret_cast<const half*>(from.base), part[I], n);
+    } else {
+      F* const to = part[I];
+      MF_VECTOR_LOOP
+      for (i64 i = 0; i < n; ++i)
+        to[i] = Base::template load<In<I>>(from.base, from.fixed, from.step, i);
+    }
+  }
+
+  template <int... I, int... P>
+  MF_INLINE void load(i64 index, i64 column, i64 n, Indices<I...>, Indices<P...>) {
+    constexpr bool draws = K::random && !Fn::draws_late;
+    const auto fn = functor;
+    F* const to[] = {part[P]...};
+    for (i64 done = 0; done < n; done += kBlock) {
+      const i64 count = n - done < kBlock ? n - done : kBlock;
+      [[maybe_unused]] Staging<Fn::early> staging;
+      const Access from[] = {reader<In<I>>(K::outputs + I, column + done, count, staging[I])...};
+      u32 drawn[draws ? kBlock + 4 : 1];
+      [[maybe_unused]] const u32* here = drawn;
+      if constexpr (draws) here = Base::draw(random, index + column + done, count, drawn);
+      MF_VECTOR_LOOP
+      for (i64 i = 0; i < count; ++i) {
+        Kept kept;
+        if constexpr (draws)
+          kept = fn.load(read<In<I>>(from[I], i)..., here[i]);
+        else
+          kept = fn.load(read<In<I>>(from[I], i)...);
+        ((to[P][done + i] = rounded(kept[P])), ...);
+      }
+      if constexpr (rounds_by_block) (round_block(to[P] + done, count), ...);
+    }
+  }
+
+  // As KeptAs would hold it. float16 is rounded by the block, as half_cpu.h converts it.
+  static constexpr bool rounds_by_block =
+      kStageHalf && is_half<typename Fn::KeptAs> && is_same<F, float>;
+  static MF_INLINE F rounded(F value) {
+    if constexpr (rounds_by_block) return value;
+    return Rounded<typename Fn::KeptAs>::to(value);
+  }
+  static MF_INLINE void round_block(float* values, i64 n) {
+    half rounded[kBlock];
+    narrow(values, rounded, n);
+    widen(rounded, values, n);
+  }
+
+  // Step S over it, kWide elements side by side.
+  template <int S, int kWide, int... L, int... P>
+  MF_INLINE void step(Total& total, i64 column, i64 n, Indices<L...>, Indices<P...>) {
+    constexpr bool kMax = Fn::template takes_max<S>;
+    using Term = decltype(functor.template term<S>(*static_cast<Kept*>(nullptr), total, F(L)...));
+    constexpr int kTerms = Count<Term>::value;
+    alignas(64) F lanes[kTerms][kWide];
+    for (int t = 0; t < kTerms; ++t)
+      for (int lane = 0; lane < kWide; ++lane) lanes[t][lane] = Neutral<kMax, F>::value();
+    const auto fn = functor;
+    const Total known = total;
+    F* const held[] = {part[P]...};
+    for (i64 done = 0; done < n; done += kBlock) {
+      const i64 count = n - done < kBlock ? n - done : kBlock;
+      [[maybe_unused]] Staging<sizeof...(L)> staging;
+      const Access from[sizeof...(L) + 1] = {
+          reader<LateIn<L>>(K::outputs + Fn::early + L, column + done, count, staging[L])...};
+      auto add = [&](i64 i, int lane) __attribute__((always_inline)) {
+        Kept kept{held[P][done + i]...};
+        const Term term = fn.template term<S>(kept, known, read<LateIn<L>>(from[L], i)...);
+        if constexpr (!Fn::keeps_inputs) ((held[P][done + i] = kept[P]), ...);
+        for (int t = 0; t < kTerms; ++t)
+          lanes[t][lane] = joined<kMax>(lanes[t][lane], result(term, t));
+      };
+      i64 i = 0;
+      for (; i + kWide <= count; i += kWide) {
+        MF_VECTOR_LOOP
+        for (int lane = 0; lane < kWide; ++lane) add(i + lane, lane);
+      }
+      MF_VECTOR_LOOP
+      for (int lane = 0; lane < count - i; ++lane) add(i + lane, lane);
+    }
+    Pack<F, kTerms> sum;
+    for (int t = 0; t < kTerms; ++t) sum[t] = across<kMax>(lanes[t]);
+    if constexpr (kTerms == 1)
+      functor.template fold<S>(total, sum[0], F(n));
+    else
+      functor.template fold<S>(total, sum, F(n));
+  }
+
+  // All lanes joined, in pairs, as rounding likes it. Spelled as vectors and shuffles: GCC 12 makes
+  // scalars of a loop over 16 lanes, whose maximum is 16 branches.
+  template <bool kMax, int kWide>
+  static MF_INLINE F across(const F (&lanes)[kWide]) {
+    Sixteen all[kWide / 16];
+    __builtin_memcpy(all, lanes, sizeof all);
+    for (int half = kWide / 32; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) all[i] = join<kMax>(all[i], all[i + half]);
+    Sixteen v = all[0];
+    v = join<kMax>(v, MF_SHUFFLE(v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+    v = join<kMax>(v, MF_SHUFFLE(v, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3));
+    v = join<kMax>(v, MF_SHUFFLE(v, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1));
+    v = join<kMax>(v, MF_SHUFFLE(v, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0));
+    return v[0];
+  }
+  typedef F Sixteen __attribute__((vector_size(16 * sizeof(F))));
+  template <bool kMax>
+  static MF_INLINE Sixteen join(Sixteen a, Sixteen b) {
+    if constexpr (kMax)
+      return ((a > b) | (a != a)) ? a : b;
+    else
+      return a + b;
+  }
+
+  template <int S, int kWide>
+  MF_INLINE void steps(Total& total, i64 column, i64 n) {
+    if constexpr (S > 0) steps<S - 1, kWide>(total, column, n);
+    step<S, kWide>(total, column, n, typename Choose<Fn::weighs, Late, Indices<>>::type(),
+                   AllParts());
+  }
+  MF_INLINE Total summary(i64 column, i64 n) {
+    Total total = Fn::empty();
+    if (n >= 4 * kLanes)
+      steps<Fn::steps - 1, kLanes>(total, column, n);
+    else  // not 16 lanes: GCC 12 unrolls loops of 16 and then fails to vectorise them
+      steps<Fn::steps - 1, 32>(total, column, n);
+    return total;
+  }
+
+  // Writes its results. kBuffered: sums over rows gather in a buffer first.
+  template <bool kBuffered, int... L, int... O, int... P>
+  MF_INLINE void finish(i64 index, i64 column, i64 n, const Row& row, Indices<L...>, Indices<O...>,
+                        Indices<P...>) {
+    constexpr bool draws = K::random && Fn::draws_late;
+    const auto fn = functor;
+    const Row known = row;
+    const F* const held[] = {part[P]...};
+    for (i64 done = 0; done < n; done += kBlock) {
+      const i64 count = n - done < kBlock ? n - done : kBlock, first = column + done;
+      [[maybe_unused]] Staging<sizeof...(L)> read_staging;
+      [[maybe_unused]] Staging<sizeof...(O)> write_staging;
+      const Access from[sizeof...(L) + 1] = {
+          reader<LateIn<L>>(K::outputs + Fn::early + L, first, count, read_staging[L])...};
+      const Access to[] = {target<O, kBuffered>(first, write_staging[O])...};
+      u32 drawn[draws ? kBlock + 4 : 1];
+      [[maybe_unused]] const u32* here = drawn;
+      if constexpr (draws) here = Base::draw(random, index + first, count, drawn);
+      MF_VECTOR_LOOP
+      for (i64 i = 0; i < count; ++i) {
+        const Kept kept{held[P][done + i]...};
+        const auto made = [&] {
+          if constexpr (draws)
+            return fn.result(kept, known, read<LateIn<L>>(from[L], i)..., here[i]);
+          else
+            return fn.result(kept, known, read<LateIn<L>>(from[L], i)...);
+        }();
+        (write<O, kBuffered>(to[O], i, result(made, Out<O>::result)), ...);
+      }
+      (Base::template unstage<Out<O>>(access<Out<O>>(O, first).base, write_staging[O], count), ...);
+    }
+  }
+
+  template <int O, bool kBuffered>
+  MF_INLINE Access target(i64 column, float* staging) const {
+    if constexpr (Out<O>::walk == 'r')
+      return {kBuffered ? reinterpret_cast<u64>(sums<O>() + column)
+                        : reinterpret_cast<u64>(partial<O>(column)),
+              1, F(0)};
+    Access to = access<Out<O>>(O, column);
+    if (Base::template is_staged<Out<O>>) to.base = reinterpret_cast<u64>(staging);
+    return to;
+  }
+  template <int O, bool kBuffered>
+  static MF_INLINE void write(const Access& to, i64 i, F value) {
+    if constexpr (Out<O>::walk == 'r') {
+      using Sum = typename Choose<kBuffered, F, typename Out<O>::T>::type;
+      reinterpret_cast<Sum*>(to.base)[i] += Sum(value);
+    } else {
+      Base::template store<Out<O>>(to.base, to.step, i, value);
+    }
+  }
+
+  // Writes what is left out of a row, from `length` on.
+  template <int... O>
+  MF_INLINE void finish_left_out(i64 length, const Row& row, Indices<O...>) const {
+    if constexpr (Fn::causal) {
+      const auto made = functor.left_out_result(row);
+      (fill_rest<O>(access<Out<O>>(O, length), cols - length, result(made, Out<O>::result)), ...);
+    }
+  }
+  template <int O>
+  static MF_INLINE void fill_rest(const Access& to, i64 n, F value) {
+    using T = typename Out<O>::T;
+    auto* const base = reinterpret_cast<T*>(to.base);
+    const T stored = cast<T>(value);
+    if constexpr (Out<O>::walk == 'c')
+      for (i64 i = 0; i < n; ++i) base[i] = stored;
+    if constexpr (Out<O>::walk == 's')
+      for (i64 i = 0; i < n; ++i) base[i * to.step] = stored;
+  }
+
+  // ---- sums over rows
+
+  // In F first, where there is a buffer for that; else straight into the partial sums.
+  MF_INLINE bool sums_in_buffer() const { return has_sums && cols <= kPiece; }
+
+  template <int O>
+  MF_INLINE F* sums() const {
+    return buffer + (Fn::kept + O) * length_of_buffer();
+  }
+  template <int O>
+  MF_INLINE typename Out<O>::T* partial(i64 column) const {
+    return reinterpret_cast<typename Out<O>::T*>(words[O]) + slot * stride(O, 1) + column;
+  }
+  template <int O>
+  MF_INLINE void clear_sum() const {
+    if constexpr (Out<O>::walk == 'r')
+      for (i64 i = 0; i < cols; ++i) sums<O>()[i] = F(0);
+  }
+  template <int... O>
+  MF_INLINE void clear_sums(Indices<O...>) const {
+    (clear_sum<O>(), ...);
+  }
+  template <int O>
+  MF_INLINE void flush_sum() const {
+    if constexpr (Out<O>::walk == 'r') {
+      auto* const to = partial<O>(0);
+      const F* const from = sums<O>();
+      MF_VECTOR_LOOP
+      for (i64 i = 0; i < cols; ++i) to[i] += from[i];
+    }
+  }
+  template <int... O>
+  MF_INLINE void flush_sums(Indices<O...>) const {
+    (flush_sum<O>(), ...);
+  }
+
+  // ---- rows
+
+  template <int O>
+  MF_INLINE void write_once(const Row& row) const {
+    using T = typename Out<O>::T;
+    if constexpr (Out<O>::walk == 'w')
+      *reinterpret_cast<T*>(access<Out<O>>(O, 0).base) =
+          cast<T>(result(functor.row_result(row), Out<O>::result));
+  }
+  template <int... O>
+  MF_INLINE void write_once(const Row& row, Indices<O...>) const {
+    (write_once<O>(row), ...);
+  }
+
+  // Moves to a row; returns how many of its elements count.
+  MF_INLINE i64 place(i64 row) {
+    for (int op = 0; op < K::operands; ++op) offset[op] = 0;
+    i64 length = cols, rest = row;
+    for (int dim = 1; dim < K::dims; ++dim) {
+      i64 at = rest;
+      if (dim < K::dims - 1) {
+        const i64 size = i64(words[K::size + dim]);
+        at = rest % size;
+        rest /= size;
+      }
+      if (Fn::causal && dim == 1 && at + 1 < cols) length = at + 1;
+      for (int op = 0; op < K::operands; ++op) offset[op] += at * stride(op, dim);
+    }
+    return length;
+  }
+
+  // One loop for rows of one piece and of several, whose pieces come twice, first for the total:
+  // the compiler then makes one copy of each step.
+  MF_INLINE void row(i64 row) {
+    const i64 length = place(row), index = row * cols;
+    const i64 pieces = (length + kPiece - 1) / kPiece;
+    Total total = Fn::empty();
+    for (i64 turn = 0; turn < (pieces > 1 ? 2 * pieces : 1); ++turn) {
+      const i64 column = (turn < pieces ? turn : turn - pieces) * kPiece;
+      const i64 n = length - column < kPiece ? length - column : kPiece;
+      gather(index, column, n);
+      const Total local = summary(column, n);
+      if (turn < pieces) total = pieces > 1 ? functor.merged(total, local) : local;
+      if (turn < pieces && pieces > 1) continue;
+      const Row found = functor.row(total, local, F(cols));
+      if (sums_in_buffer())
+        finish<true>(index, column, n, found, Late(), AllOutputs(), AllParts());
+      else
+        finish<false>(index, column, n, found, Late(), AllOutputs(), AllParts());
+      if (column > 0) continue;
+      finish_left_out(length, found, AllOutputs());
+      write_once(found, AllOutputs());
+    }
+  }
+
+  void run(i64 begin, i64 end) {
+    if constexpr (K::random) {
+      if (begin == 0) random.remember(words + K::rng);
+    }
+    for (i64 first = begin; first < end;) {
+      const i64 last = sums_in_buffer() && first + kRows < end ? first + kRows : end;
+      if (sums_in_buffer()) clear_sums(AllOutputs());
+      for (; first < last; ++first) row(first);
+      if (sums_in_buffer()) flush_sums(AllOutputs());
+    }
+  }
+};
+
+}  // namespace mf

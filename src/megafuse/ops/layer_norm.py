@@ -1,0 +1,33 @@
+"""layer_norm: over the last dimension; the backward finds mean and variance again."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from megafuse.registry import op
+
+
+@op(
+    family="rows",
+    forward="LayerNorm<{F}>",
+    backward="LayerNormBackward<{F}>",
+    shapes={"x": "...C", "weight": "C", "bias": "C"},
+    own_dtype=("weight", "bias"),
+    saves=("x", "weight"),
+    grads={"x": 0, "weight": 1, "bias": 2},
+    ranges={"eps": (0.0, float("inf"))},
+    autocast="float32",
+    flops=(8, 17),
+    sample=lambda draw: (draw.full(), draw.row(), draw.row(), 1e-5),
+)
+def layer_norm(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """(x − mean) / √(variance + eps)·weight + bias over the last dimension
+
+    weight and bias may have another dtype than x; the result has x's.
+    """
+    weight = None if weight is None else weight.to(x.dtype)
+    bias = None if bias is None else bias.to(x.dtype)
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)

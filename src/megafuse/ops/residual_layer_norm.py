@@ -1,0 +1,66 @@
+"""residual_layer_norm: dropout, residual sum and layer norm in one pass."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from megafuse.registry import op
+
+
+def _vjp(
+    grad: Tensor,
+    grad_s: Tensor | None,
+    *,
+    s: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    **_: object,
+) -> list[Tensor | None]:
+    """Without dropout: x and residual have the same gradient."""
+    wide = s.float() if s.dtype.itemsize < 4 else s
+    centred = wide - wide.mean(-1, keepdim=True)
+    scale = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
+    h = centred * scale
+    g = grad * weight if weight is not None else grad.to(wide.dtype)
+    ds = scale * (g - g.mean(-1, keepdim=True) - h * (g * h).mean(-1, keepdim=True))
+    ds = ds if grad_s is None else ds + grad_s
+    rows = tuple(range(s.dim() - 1))
+    dweight, dbias = (grad * h, grad)
+    return [ds, ds, dweight.sum(rows) if rows else dweight, dbias.sum(rows) if rows else dbias]
+
+
+@op(
+    family="rows",
+    forward="ResidualLayerNorm<{F}, {S}, {training}>",
+    backward="ResidualLayerNormBackward<{F}, {training}>",
+    shapes={"x": "...C", "residual": "...C", "weight": "C", "bias": "C"},
+    own_dtype=("residual", "weight", "bias"),
+    returns=("out", "s"),
+    saves=("s", "weight"),
+    grads={"x": 0, "residual": 1, "weight": 2, "bias": 3},
+    ranges={"p": (0.0, 1.0), "eps": (0.0, float("inf"))},
+    random=True,
+    vjp=_vjp,
+    autocast="float32",
+    flops=(10, 19),
+    sample=lambda draw: (draw.full(), draw.full(), draw.row(), draw.row(), 0.1, True, 1e-5),
+)
+def residual_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    p: float = 0.0,
+    training: bool = True,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor]:
+    """(layer_norm(s), s), s = residual + dropout(x), over the last dimension
+
+    weight and bias may have another dtype than s. The backward draws the dropout's random numbers
+    again, so that no mask is stored; they are not those of torch.nn.functional.dropout.
+    """
+    s = residual + F.dropout(x, p, training)
+    weight = None if weight is None else weight.to(s.dtype)
+    bias = None if bias is None else bias.to(s.dtype)
+    return F.layer_norm(s, s.shape[-1:], weight, bias, eps), s

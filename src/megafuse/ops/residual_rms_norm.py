@@ -1,0 +1,62 @@
+"""residual_rms_norm: dropout, residual sum and RMS norm in one pass."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from megafuse.registry import op
+
+
+def _vjp(
+    grad: Tensor,
+    grad_s: Tensor | None,
+    *,
+    s: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    **_: object,
+) -> list[Tensor | None]:
+    """Without dropout: x and residual have the same gradient."""
+    wide = s.float() if s.dtype.itemsize < 4 else s
+    scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+    h = wide * scale
+    g = grad * weight if weight is not None else grad.to(wide.dtype)
+    ds = scale * (g - h * (g * h).mean(-1, keepdim=True))
+    ds = ds if grad_s is None else ds + grad_s
+    rows = tuple(range(s.dim() - 1))
+    dweight = grad * h
+    return [ds, ds, dweight.sum(rows) if rows else dweight]
+
+
+@op(
+    family="rows",
+    forward="ResidualRmsNorm<{F}, {S}, {training}>",
+    backward="ResidualRmsNormBackward<{F}, {training}>",
+    shapes={"x": "...C", "residual": "...C", "weight": "C"},
+    own_dtype=("residual", "weight"),
+    returns=("out", "s"),
+    saves=("s", "weight"),
+    grads={"x": 0, "residual": 1, "weight": 2},
+    ranges={"p": (0.0, 1.0), "eps": (0.0, float("inf"))},
+    random=True,
+    vjp=_vjp,
+    flops=(6, 13),
+    sample=lambda draw: (draw.full(), draw.full(), draw.row(), 0.1, True, 1e-6),
+)
+def residual_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    p: float = 0.0,
+    training: bool = True,
+    eps: float = 1e-6,
+) -> tuple[Tensor, Tensor]:
+    """(rms_norm(s), s), s = residual + dropout(x), over the last dimension
+
+    weight may have another dtype than s. The backward draws the dropout's random numbers again, so
+    that no mask is stored; they are not those of torch.nn.functional.dropout.
+    """
+    s = residual + F.dropout(x, p, training)
+    weight = None if weight is None else weight.to(s.dtype)
+    return F.rms_norm(s, s.shape[-1:], weight, eps), s
