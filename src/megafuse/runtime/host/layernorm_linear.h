@@ -1,0 +1,103 @@
+// layernorm_linear: layer_norm(x)·weightᵀ + bias
+#pragma once
+
+#include "linear.h"
+#include "rows.h"
+
+namespace megafuse {
+
+inline const Op& layer_norm_op() {
+  static Op* const op = [] {
+    Op* made = internal_op("layer_norm", 4);
+    add_number(made, "eps");
+    return made;
+  }();
+  return *op;
+}
+
+// The rows of a matrix normed, then scaled by `weight` and shifted by `bias` where these are
+// defined.
+inline at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                             double eps) {
+  at::Tensor out = new_matrix(x.size(0), x.size(1), x);
+  if (x.numel() == 0) return out;
+  Call call{&layer_norm_op()};
+  call.number[0] = eps;
+  RowLaunch launch(call, Family::kRowsForward, x.sizes(), x.device());
+  launch.write(out, 0);
+  launch.read(&x, 0);
+  launch.read(&weight, 1);
+  launch.read(&bias, 0);
+  launch.run(x.scalar_type(), {});
+  return out;
+}
+
+struct LayerNormGradients {
+  at::Tensor x, weight, bias;
+};
+
+// Its gradients: `weight_like` and `bias_like` are defined where theirs are wanted. That of x is
+// written over dy, if dy is `into`.
+inline LayerNormGradients layer_norm_grad(const at::Tensor& dy, const at::Tensor& x,
+                                          const at::Tensor& weight, double eps, at::Tensor into,
+                                          at::Tensor weight_like, at::Tensor bias_like) {
+  if (x.numel() == 0) {
+    auto zeros = [](const at::Tensor& like) {
+      return like.defined() ? at::zeros_like(like) : like;
+    };
+    return {into, zeros(weight_like), zeros(bias_like)};
+  }
+  Call call{&layer_norm_op()};
+  call.number[0] = eps;
+  RowLaunch launch(call, Family::kRowsBackward, x.sizes(), x.device());
+  if (into.defined()) launch.write(into, 0);
+  if (weight_like.defined()) launch.sum(1, weight_like.scalar_type());
+  if (bias_like.defined()) launch.sum(2, bias_like.scalar_type());
+  launch.read(&dy, 0);
+  launch.read(&x, 0);
+  launch.read(&weight, 1);
+  const auto sums = launch.run(x.scalar_type(), {});
+  LayerNormGradients gradients{into, {}, {}};
+  if (weight_like.defined()) gradients.weight = sums.front();
+  if (bias_like.defined()) gradients.bias = sums.back();
+  return gradients;
+}
+
+struct LayernormLinear : Program {
+  enum { kX, kNormWeight, kNormBias, kWeight, kBias, kEps };
+  enum { kNormed = 5 };  // saved, after the tensors
+
+  // Kept: the normed rows, which the GEMM reads anyway.
+  Results forward(const Call& call, const Agreement&, const RandomState&,
+                  bool keep) const override {
+    const at::Tensor& x = *call.tensor[kX];
+    const at::Tensor normed = layer_norm(as_matrix(x), argument(call, kNormWeight),
+                                         argument(call, kNormBias), call.number[kEps]);
+    const LinearResult result =
+        linear({normed, as_operand(*call.tensor[kWeight]), as_vector(argument(call, kBias))});
+    Results results{with_rows_of(x, result.out)};
+    if (keep) results.push_back(with_rows_of(x, normed));
+    return results;
+  }
+
+  Gradients backward(const BackwardCall& b) const override {
+    const at::Tensor& x = b.saved[kX];
+    const at::Tensor dy = as_operand(b.grads[0]);
+    Gradients gradients(5);
+    if (b.wanted[kBias]) gradients[kBias] = sum_rows(dy);
+    if (b.wanted[kWeight]) gradients[kWeight] = grad_weight(dy, as_matrix(b.saved[kNormed]));
+    if (!b.wanted[kX] && !b.wanted[kNormWeight] && !b.wanted[kNormBias]) return gradients;
+    // The gradient of x takes the place of that of the normed rows.
+    const at::Tensor dnormed = grad_input(dy, as_operand(b.saved[kWeight]));
+    auto like = [&](int i) { return b.wanted[i] ? b.like[i] : at::Tensor(); };
+    const auto norm =
+        layer_norm_grad(dnormed, as_matrix(x), b.saved[kNormWeight], b.call.number[kEps],
+                        b.wanted[kX] ? dnormed : at::Tensor(), like(kNormWeight), like(kNormBias));
+    if (b.wanted[kX]) gradients[kX] = with_rows_of(x, norm.x);
+    gradients[kNormWeight] = norm.weight;
+    gradients[kNormBias] = norm.bias;
+    return gradients;
+  }
+};
+
+}  // namespace megafuse
