@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from megafuse import reference
+from megafuse import nn, reference
 from megafuse.doctor import doctor
 from megafuse.ops import OPS
+from megafuse.runtime.fp32_matmul import get_fp32_matmul, set_fp32_matmul
 
 try:
     __version__ = metadata.version("megafuse")
@@ -37,4 +38,13 @@ if TYPE_CHECKING:
 # Plain attributes, not a module __getattr__: that would cost each call 0.1 µs.
 globals().update({name: op.fused for name, op in OPS.items()})
 
-__all__ = ["OPS", "bench", "doctor", "reference", *OPS]
+__all__ = [
+    "OPS",
+    "bench",
+    "doctor",
+    "get_fp32_matmul",
+    "nn",
+    "reference",
+    "set_fp32_matmul",
+    *OPS,
+]

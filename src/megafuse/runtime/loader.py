@@ -11,7 +11,7 @@ from types import ModuleType
 
 import torch
 
-from megafuse.runtime import build, cache, cpp, progress
+from megafuse.runtime import build, cache, cpp, fp32_matmul, progress
 
 HOST = Path(__file__).resolve().parent / "host"
 
@@ -30,6 +30,7 @@ def load() -> ModuleType | None:
         return None
     module = _import(cache.get(_key(), _FILE, _compile))
     module.setup(build.kernel, build.available)
+    fp32_matmul.tell(module)
     return module
 
 
