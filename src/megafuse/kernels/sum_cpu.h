@@ -17,8 +17,10 @@ struct SumCpu : PointwiseCpu<K> {
   using Base::stride;
   using Base::words;
 
-  static constexpr int kLanes = 256;  // elements summed side by side
-  static constexpr int kRows = 32;    // rows per block
+  // Elements summed side by side, kBlock at a time: with 256 of them the short runs in memory made
+  // a gelu's gradient with its sum 1.4x that without one (512 x 3072), with these 1.1x.
+  static constexpr int kLanes = 2048;
+  static constexpr int kRows = 32;  // rows per block
 
   i64 slot;
   F sums[K::outputs][kLanes];
@@ -33,14 +35,14 @@ struct SumCpu : PointwiseCpu<K> {
       offset[op] = b * stride(op, 0) + k * stride(op, 1) + a * stride(op, 2);
   }
 
-  // n <= kLanes elements from the current place along dimension kAlong: stores the whole
-  // results, adds the summed ones to `sums`.
+  // n <= kBlock elements from the current place along dimension kAlong: stores the whole
+  // results, adds the summed ones to `sums` from `lane` on.
   template <int kAlong>
-  MF_INLINE void add(int n) {
-    auto keep = [this](auto output, u64 base, i64 step, i64 i, F value) {
+  MF_INLINE void add(int n, int lane) {
+    auto keep = [this, lane](auto output, u64 base, i64 step, i64 i, F value) {
       constexpr int o = decltype(output)::value;
       if constexpr (Out<o>::walk == 'r')
-        sums[o][i] += value;
+        sums[o][lane + i] += value;
       else
         Base::template store<Out<o>>(base, step, i, value);
     };
@@ -94,10 +96,11 @@ struct SumCpu : PointwiseCpu<K> {
       for (i64 k = 0; k < kept(); k += kLanes) {
         const int n = int(kept() - k < kLanes ? kept() - k : kLanes);
         clear(n);
-        for (i64 a = first; a < last; ++a) {
-          place(0, k, a);
-          add<1>(n);
-        }
+        for (i64 a = first; a < last; ++a)
+          for (int lane = 0; lane < n; lane += kBlock) {
+            place(0, k + lane, a);
+            add<1>(n - lane < kBlock ? n - lane : kBlock, lane);
+          }
         flush_columns(k, n, typename Base::AllOutputs());
       }
     }
@@ -114,9 +117,9 @@ struct SumCpu : PointwiseCpu<K> {
         const i64 piece = length - done < kLanes * kRows ? length - done : i64(kLanes) * kRows;
         const int lanes = int(piece < kLanes ? piece : kLanes);
         clear(lanes);
-        for (i64 i = 0; i < piece; i += kLanes) {
+        for (i64 i = 0; i < piece; i += kBlock) {
           place(b + done + i, k, a);
-          add<0>(int(piece - i < kLanes ? piece - i : kLanes));
+          add<0>(int(piece - i < kBlock ? piece - i : kBlock), int(i % kLanes));
         }
         flush_row(k, lanes, typename Base::AllOutputs());
         done += piece;

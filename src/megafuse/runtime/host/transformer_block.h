@@ -1,0 +1,231 @@
+// transformer_block: h = x + attention(norm(x)) projected, then h + ffn(norm(h)), in seven
+// launches:
+//
+//   norm, qkv, attention, projection + x, norm, first layer with its activation, second layer + h
+//
+// q, k and v are views of one product, and the backward writes their gradients side by side into
+// one buffer. The gradient of a norm is added to that of the residual beside it in the same pass.
+#pragma once
+
+#include "attention.h"
+#include "ffn.h"
+#include "layernorm_linear.h"
+
+namespace megafuse {
+
+inline const Op& residual_norm_op() {
+  static Op* const op = [] {
+    Op* made = internal_op("residual_layer_norm", 10);
+    add_number(made, "p");
+    add_choice(made, "training", {});
+    add_number(made, "eps");
+    return made;
+  }();
+  return *op;
+}
+
+// beside + the gradient of layer_norm(x) for dy, written to `into`, which may be dy or `beside`.
+// `weight_like` and `bias_like` are defined where those gradients are wanted.
+inline LayerNormGradients residual_norm_grad(const at::Tensor& dy, const at::Tensor& beside,
+                                             const at::Tensor& x, const at::Tensor& weight,
+                                             double eps, at::Tensor into, at::Tensor weight_like,
+                                             at::Tensor bias_like) {
+  Call call{&residual_norm_op()};
+  call.number[2] = eps;  // p is 0
+  RowLaunch launch(call, Family::kRowsBackward, x.sizes(), x.device());
+  launch.write(into, 0);
+  if (weight_like.defined()) launch.sum(2, weight_like.scalar_type());
+  if (bias_like.defined()) launch.sum(3, bias_like.scalar_type());
+  launch.read(&dy, 0);
+  launch.read(&beside, 0);
+  launch.read(&x, 0);
+  launch.read(&weight, 1);
+  const auto sums = launch.run(x.scalar_type(), {});
+  LayerNormGradients gradients{into, {}, {}};
+  if (weight_like.defined()) gradients.weight = sums.front();
+  if (bias_like.defined()) gradients.bias = sums.back();
+  return gradients;
+}
+
+struct TransformerBlock : Program {
+  enum Argument {
+    kX,
+    kNorm1Weight,
+    kNorm1Bias,
+    kQkvWeight,
+    kQkvBias,
+    kProjWeight,
+    kProjBias,
+    kNorm2Weight,
+    kNorm2Bias,
+    kW1,
+    kB1,
+    kW2,
+    kB2,
+    kParameters,  // how many of them there are; mask is saved and differentiated after them
+    kHeads = kParameters,
+    kCausal,
+    kAct,
+    kMask,
+    kEps,
+    kRecompute
+  };
+  enum Kept { kNormed1, kQkv, kAttended, kLse, kMiddle, kNormed2, kPre, kHidden, kCount };
+
+  // Everything between x and the result, as matrices; what is undefined is not known (yet).
+  struct Values {
+    at::Tensor normed1, qkv, attended, lse, middle, normed2, pre, hidden;
+  };
+
+  Results forward(const Call& call, const Agreement& a, const RandomState&,
+                  bool keep) const override {
+    at::Tensor parameter[kParameters];
+    for (int i = 0; i < kParameters; ++i) parameter[i] = argument(call, i);
+    const Block block(call, parameter, argument(call, kMask));
+    if (block.x.numel() == 0) throw UseReference{};
+    Values v;
+    block.find_middle(v, keep);
+    block.find_hidden(v, keep && block.act != Act::kRelu);
+    Results results{with_rows_of(parameter[kX], block.result(v))};
+    if (!keep) return results;
+    // By what each saves the backward: level 1 works out norms and activation again, level 2 all
+    // but the attention.
+    const bool all = block.recompute == 0, few = block.recompute == 2;
+    const bool relu = block.act == Act::kRelu;
+    const bool wanted[kCount] = {all,  !few, true,          true,
+                                 !few, all,  !few && !relu, all || (relu && !few)};
+    const at::Tensor* values[kCount] = {&v.normed1, &v.qkv,     &v.attended, &v.lse,
+                                        &v.middle,  &v.normed2, &v.pre,      &v.hidden};
+    for (int i = 0; i < kCount; ++i)
+      results.push_back(wanted[i] ? *values[i] : allocate({0}, {}, a.out, a.device));
+    return results;
+  }
+
+  Gradients backward(const BackwardCall& b) const override {
+    enum { kDmask = kParameters, kGradients };
+    if (b.wanted[kDmask]) throw UseReference{};  // its size is that of all scores
+    const Block block(b.call, b.saved.data(), b.saved[kParameters]);
+    Values v = kept(b);
+    block.find_middle(v, true);
+    block.find_hidden(v, block.act != Act::kRelu);
+    Gradients g(kGradients);
+    auto like = [&](int i) { return b.wanted[i] ? b.like[i] : at::Tensor(); };
+    // A linear layer's parameters, from the gradient of its product.
+    auto layer = [&](int weight, int bias, const at::Tensor& dy, const at::Tensor& x) {
+      if (b.wanted[bias]) g[bias] = sum_rows(dy);
+      if (b.wanted[weight]) g[weight] = grad_weight(dy, x);
+    };
+    const at::Tensor dy = as_operand(b.grads[0]);
+    layer(kW2, kB2, dy, v.hidden);
+    const ActGradient first =
+        act_grad_input(dy, block.weight(kW2), block.act == Act::kRelu ? v.hidden : v.pre, block.act,
+                       b.wanted[kB1]);
+    g[kB1] = first.bias;
+    if (b.wanted[kW1]) g[kW1] = grad_weight(first.pre, v.normed2);
+    at::Tensor dmiddle = grad_input(first.pre, block.weight(kW1));
+    const auto norm2 = residual_norm_grad(dmiddle, dy, v.middle, block.parameter[kNorm2Weight],
+                                          block.eps, dmiddle, like(kNorm2Weight), like(kNorm2Bias));
+    g[kNorm2Weight] = norm2.weight, g[kNorm2Bias] = norm2.bias;
+    layer(kProjWeight, kProjBias, dmiddle, v.attended);
+    const at::Tensor dattended = grad_input(dmiddle, block.weight(kProjWeight));
+    const AttentionWants packed{true, true, true};
+    const at::Tensor dqkv = attention_grad(block.attention_call(v.qkv), block.by_heads(dattended),
+                                           {block.by_heads(v.attended), v.lse}, packed)
+                                .packed.view(v.qkv.sizes());
+    layer(kQkvWeight, kQkvBias, dqkv, v.normed1);
+    if (!b.wanted[kX] && !b.wanted[kNorm1Weight] && !b.wanted[kNorm1Bias]) return g;
+    // The gradient of x takes the place of that of its norm.
+    const at::Tensor dx = grad_input(dqkv, block.weight(kQkvWeight), dattended);
+    const auto norm1 = residual_norm_grad(dx, dmiddle, block.x, block.parameter[kNorm1Weight],
+                                          block.eps, dx, like(kNorm1Weight), like(kNorm1Bias));
+    if (b.wanted[kX]) g[kX] = with_rows_of(b.saved[kX], dx);
+    g[kNorm1Weight] = norm1.weight, g[kNorm1Bias] = norm1.bias;
+    return g;
+  }
+
+ private:
+  struct Block {
+    const at::Tensor* parameter;
+    at::Tensor x, mask;
+    int64_t batches, tokens, heads;
+    bool causal;
+    Act act;
+    double eps;
+    int recompute;
+
+    Block(const Call& call, const at::Tensor* parameters, at::Tensor given_mask)
+        : parameter(parameters),
+          x(as_operand(parameters[kX])),
+          mask(std::move(given_mask)),
+          batches(parameters[kX].size(0)),
+          tokens(parameters[kX].size(1)),
+          heads(int64_t(call.number[kHeads])),
+          causal(call.choice[kCausal] != 0),
+          eps(call.number[kEps]),
+          recompute(int(call.number[kRecompute])) {
+      constexpr Act acts[] = {Act::kGelu, Act::kGeluTanh, Act::kRelu};  // in the order of choices
+      act = acts[call.choice[kAct]];
+      if (x.size(1) % heads) throw BadArguments{};
+    }
+
+    at::Tensor weight(int which) const { return as_operand(parameter[which]); }
+    LinearResult layer(const at::Tensor& input, int which, Act act_of_it = Act::kNone,
+                       const at::Tensor& residual = {}, bool want_pre = false) const {
+      return linear(
+          {input, weight(which), as_vector(parameter[which + 1]), act_of_it, residual, want_pre});
+    }
+    at::Tensor norm(const at::Tensor& rows, int which) const {
+      return layer_norm(rows, parameter[which], parameter[which + 1], eps);
+    }
+
+    // A matrix of tokens by features as [batches, heads, tokens, dim].
+    at::Tensor by_heads(const at::Tensor& matrix) const {
+      return matrix.view({batches, tokens, heads, -1}).transpose(1, 2);
+    }
+    // q, k or v of their product.
+    at::Tensor part(const at::Tensor& qkv, int which) const {
+      return qkv.view({batches, tokens, 3, heads, -1}).select(2, which).transpose(1, 2);
+    }
+    AttentionCall attention_call(const at::Tensor& qkv) const {
+      const at::Tensor q = part(qkv, 0);
+      return {q, part(qkv, 1), part(qkv, 2), mask, causal, 1.0 / std::sqrt(double(q.size(3)))};
+    }
+
+    // Fills in what is not there yet, up to the sum in the middle of the block.
+    void find_middle(Values& v, bool keep) const {
+      if (!v.normed1.defined() && (keep || !v.qkv.defined())) v.normed1 = norm(x, kNorm1Weight);
+      if (!v.qkv.defined()) v.qkv = layer(v.normed1, kQkvWeight).out;
+      if (!v.attended.defined()) {
+        const AttentionResult result = attention(attention_call(v.qkv), keep);
+        v.attended = result.out.transpose(1, 2).reshape({x.size(0), x.size(1)});
+        v.lse = result.lse;
+      }
+      if (!v.middle.defined()) v.middle = layer(v.attended, kProjWeight, Act::kNone, x).out;
+    }
+    void find_hidden(Values& v, bool want_pre) const {
+      if (!v.normed2.defined()) v.normed2 = norm(v.middle, kNorm2Weight);
+      if (v.hidden.defined()) return;
+      if (v.pre.defined()) {
+        v.hidden = new_matrix(v.pre.size(0), v.pre.size(1), v.pre);
+        finish(v.pre, {}, act, {}, v.hidden, {});
+        return;
+      }
+      const LinearResult first = layer(v.normed2, kW1, act, {}, want_pre);
+      v.hidden = first.out, v.pre = first.pre;
+    }
+    at::Tensor result(const Values& v) const {
+      return layer(v.hidden, kW2, Act::kNone, v.middle).out;
+    }
+  };
+
+  static Values kept(const BackwardCall& b) {
+    auto value = [&](int which) {
+      const at::Tensor& t = b.saved[size_t(kParameters + 1 + which)];
+      return t.numel() ? t : at::Tensor();
+    };
+    return {value(kNormed1), value(kQkv),     value(kAttended), value(kLse),
+            value(kMiddle),  value(kNormed2), value(kPre),      value(kHidden)};
+  }
+};
+
+}  // namespace megafuse
