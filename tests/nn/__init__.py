@@ -1,0 +1,1 @@
+"""What every module of megafuse.nn must do."""
