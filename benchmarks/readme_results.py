@@ -1,4 +1,4 @@
-"""README's results, made from what `megafuse bench --suite seeds --json` wrote.
+"""README's results, made from what `megafuse bench --suite … --json` wrote.
 
 python benchmarks/readme_results.py            rewrites README.md between its markers
 python benchmarks/readme_results.py --check    only says whether README.md is up to date
@@ -7,6 +7,7 @@ python benchmarks/readme_results.py --check    only says whether README.md is up
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from megafuse.bench.result import Result, Row, read
@@ -17,26 +18,21 @@ README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 RIVALS = ("eager", "compile", "compile-max")
+Cell = Callable[[Row], str]
 
 
 def table(result: Result) -> str:
-    on_gpu = result.machine["device"] == "cuda"
-    rivals = [n for n in RIVALS if any(n in row.speedups for row in result.rows)]
-    head = ["op", "", "dtype", "elements", "fused", *rivals, "of `copy`"]
-    second = "host" if on_gpu else "warm"
-    head += [second, *(f"{name}, {second}" for name in ("eager", "compile"))]
-    where = result.label
-    if not on_gpu:
-        where += f", {result.machine['threads']} threads"
-    where += f", torch {result.versions['torch']}, {result.date[:10]}"
+    """A file's table, folded: its title is the machine."""
+    columns, how = LAYOUTS[result.suite](result)
+    texts = sum(name in ("op", "", "size", "dtype") for name in columns)
     lines = [
-        f"<details><summary>{where}</summary>",
+        f"<details><summary>{_title(result)}</summary>",
         "",
-        _how(on_gpu, rivals),
+        how,
         "",
-        "| " + " | ".join(head) + " |",
-        "|---|---|---|" + "---:|" * (len(head) - 3),
-        *("| " + " | ".join(_cells(row, rivals, second)) + " |" for row in result.rows),
+        "| " + " | ".join(columns) + " |",
+        "|" + "---|" * texts + "---:|" * (len(columns) - texts),
+        *("| " + " | ".join(cell(row) for cell in columns.values()) + " |" for row in result.rows),
         "",
         _roofs(result),
     ]
@@ -46,25 +42,99 @@ def table(result: Result) -> str:
     return "\n".join([*lines, "", "</details>"])
 
 
-def _how(on_gpu: bool, rivals: list[str]) -> str:
-    text = (
-        f"fused: median time, cold cache. {', '.join(rivals)}: how many times longer they took; "
-        "≈ where the spreads overlap. of `copy`: bytes per second against a copy of as many bytes."
+def _title(result: Result) -> str:
+    where = {"transformer": "Transformer layers and rows, "}.get(result.suite, "") + result.label
+    if result.machine["device"] != "cuda":
+        where += f", {result.machine['threads']} threads"
+    return f"{where}, torch {result.versions['torch']}, {result.date[:10]}"
+
+
+# ---- pointwise ops: bytes are what counts, so a copy is what they are held against
+
+
+def seeds(result: Result) -> tuple[dict[str, Cell], str]:
+    on_gpu = result.machine["device"] == "cuda"
+    rivals, second = _rivals(result), "host" if on_gpu else "warm"
+    columns: dict[str, Cell] = {
+        "op": lambda row: f"`{row.op}`",
+        "": lambda row: row.mode,
+        "dtype": lambda row: row.dtype,
+        "elements": lambda row: count(row.elements),
+        "fused": _time,
+        **_against(rivals),
+        "of `copy`": _of_copy,
+        second: lambda row: _seconds(row, second),
+        **_against(("eager", "compile"), second),
+    }
+    words = {
+        "host": "host: how long the host is busy with a call; then, how many times that.",
+        "warm": "warm: the same with the arguments in the cache.",
+    }
+    how = f"{_how(rivals)} of `copy`: bytes per second against a copy of as many bytes."
+    return columns, f"{how} {words[second]}"
+
+
+# ---- layers: arithmetic counts too, so they are held against the floor that both make
+
+
+def transformer(result: Result) -> tuple[dict[str, Cell], str]:
+    rivals = _rivals(result)
+    columns: dict[str, Cell] = {
+        "op": lambda row: f"`{row.op}`",
+        "size": lambda row: row.label,
+        "": lambda row: row.mode,
+        "dtype": lambda row: row.dtype,
+        "fused": _time,
+        "floor": lambda row: "" if row.floor is None else seconds(row.floor),
+        **_against(rivals),
+        "of floor": lambda row: share(row.entries[0].roof_share),
+    }
+    how = (
+        f"{_how(rivals)} floor: the least time that the roofs below allow, for the arithmetic or "
+        "for the bytes; of floor: that over fused."
     )
-    if on_gpu:
-        return text + " host: how long the host is busy with a call; then, how many times that."
-    return text + " warm: the same with the arguments in the cache."
+    return columns, how
 
 
-def _cells(row: Row, rivals: list[str], second: str) -> list[str]:
-    subject = row.entries[0]
-    cells = [f"`{row.op}`", row.mode, row.dtype, count(row.elements)]
-    cells.append("wrong" if subject.error else seconds(subject.times["cold"].median))
-    cells += [_speedup(row, name, "cold") for name in rivals]
+LAYOUTS: dict[str, Callable[[Result], tuple[dict[str, Cell], str]]] = {
+    "seeds": seeds,
+    "transformer": transformer,
+}
+
+
+# ---- cells
+
+
+def _how(rivals: Sequence[str]) -> str:
+    return (
+        f"fused: median time, cold cache. {', '.join(rivals)}: how many times longer they took; "
+        "≈ where the spreads overlap."
+    )
+
+
+def _rivals(result: Result) -> list[str]:
+    return [n for n in RIVALS if any(n in row.speedups for row in result.rows)]
+
+
+def _against(names: Sequence[str], clock: str = "cold") -> dict[str, Cell]:
+    def column(name: str) -> Cell:
+        return lambda row: _speedup(row, name, clock)
+
+    return {name if clock == "cold" else f"{name}, {clock}": column(name) for name in names}
+
+
+def _time(row: Row) -> str:
+    return "wrong" if row.entries[0].error else _seconds(row, "cold")
+
+
+def _seconds(row: Row, clock: str) -> str:
+    span = row.entries[0].times.get(clock)
+    return "" if span is None else seconds(span.median)
+
+
+def _of_copy(row: Row) -> str:
     copied = row.speedups.get("copy", {}).get("cold")
-    cells.append(share(copied.median) if copied else "")
-    cells.append(seconds(subject.times[second].median) if second in subject.times else "")
-    return cells + [_speedup(row, name, second) for name in ("eager", "compile")]
+    return share(copied.median) if copied else ""
 
 
 def _speedup(row: Row, name: str, clock: str) -> str:
@@ -89,7 +159,7 @@ def _roofs(result: Result) -> str:
 
 def rendered() -> str:
     """README.md as it should be."""
-    files = sorted(RESULTS.glob("seeds-*.json"))
+    files = [f for suite in LAYOUTS for f in sorted(RESULTS.glob(f"{suite}-*.json"))]
     tables = "\n\n".join(table(read(f)) for f in files)
     text = README.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)

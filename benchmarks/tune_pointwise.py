@@ -46,7 +46,8 @@ def main() -> None:
     host = loader.load()
     assert host is not None
     shipped = render.shape
-    for op, dtype, elements in itertools.product(mf.OPS.values(), DTYPES, SIZES):
+    ops = [op for op in mf.OPS.values() if op.pointwise]
+    for op, dtype, elements in itertools.product(ops, DTYPES, SIZES):
         now = share_of_copy(op, elements, dtype)
         found = []
         for launch in SHAPES:

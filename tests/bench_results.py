@@ -49,6 +49,8 @@ def row(
     dtype: str = "float32",
     rivals: dict[str, float] | None = None,
     clocks: dict[str, float] | None = None,
+    shape: list[int] | None = None,
+    **more: Any,
 ) -> Row:
     """One op at one size. `rivals` take so many times longer than the subject, `fused`."""
     rivals = {"eager": 2.5, "compile": 1.01, "copy": 0.9} if rivals is None else rivals
@@ -59,9 +61,9 @@ def row(
     for each in entries:
         each.yardstick = each.name == "copy"
     return Row(
-        *(op, mode, dtype, [elements // 64, 64], elements, "cuda", "fused"),
+        *(op, mode, dtype, shape or [elements // 64, 64], elements, "cuda", "fused"),
         **counts,
-        roof="memory",
+        **{"roof": "memory"} | more,
         entries=entries,
         speedups={name: {c: speedup(factor) for c in clocks} for name, factor in rivals.items()},
         conditions={"clock_mhz": 1980, "temperature_c": 44, "throttled": []},

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import megafuse as mf
-from megafuse.bench import Timing, compare, roof, row, timing
+from megafuse.bench import Timing, compare, honesty, machine, roof, row, timing
+from megafuse.bench.job import MODES
 from megafuse.bench.result import Result, Roofs, Row, read
 
 QUICK: dict[str, Any] = {"budget": 0.001, "against": ["eager"]}
@@ -44,7 +45,7 @@ def errors(row: Row) -> dict[str, str]:
 @pytest.mark.parametrize("which", [mf.gelu_scale, "gelu_scale", mf.OPS["gelu_scale"]])
 def test_an_op(which):
     row = one_row(mf.bench(which, torch.randn(8, 64), 1.7, **QUICK))
-    assert row.key == ("gelu_scale", "forward", "float32", (8, 64))
+    assert row.key == ("gelu_scale", "forward", "float32", "8×64")
     assert [e.name for e in row.entries] == ["fused", "eager", "copy"]
     assert errors(row) == {}
     assert row.bytes_least == 2 * 8 * 64 * 4
@@ -353,3 +354,47 @@ def test_on_cuda():
     assert set(row.entries[0].times) == {"cold", "warm", "host", "graph"}
     assert [e.launches for e in row.entries[:2]] == [1, 2]
     assert max(map(len, str(result).splitlines())) <= 80
+
+
+def test_a_float32_layer_says_how_its_matrices_are_multiplied(monkeypatch):
+    x, weight = torch.randn(4, 8), torch.randn(16, 8)
+    row = one_row(mf.bench(mf.linear_relu, x, weight, **QUICK))
+    assert errors(row) == {}
+    assert (row.shape, row.widths) == ([4, 8], [16])
+    assert row.conditions["float32_torch"] == "ieee"
+    assert row.warnings == []
+    loose = {"float32_torch": "tf32", "float32_megafuse": "tf32"}
+    monkeypatch.setattr(machine, "float32_products", lambda device: loose)
+    row = one_row(mf.bench(mf.linear_relu, x, weight, **QUICK))
+    assert "multiply float32 matrices as tf32" in row.warnings[0]
+    row = one_row(mf.bench(mf.swiglu, x, x, **QUICK))
+    assert "float32_torch" not in row.conditions
+    assert row.warnings == []
+
+
+def test_several_results_of_an_op():
+    x = torch.randn(4, 8)
+    row = one_row(mf.bench(mf.residual_layer_norm, x, x, mode="forward+backward", **QUICK))
+    assert errors(row) == {}
+    assert row.entries[0].accuracy is not None, "without dropout nothing is random"
+    random = one_row(mf.bench(mf.residual_layer_norm, x, x, None, None, 0.5, **QUICK))
+    assert random.choices == {"p": 0.5}
+    assert random.entries[0].accuracy is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_floor_is_what_the_roofs_allow(mode, monkeypatch):
+    """One slow roof after the other: it binds, and the share is the floor over the time."""
+    x, weight = torch.randn(4, 8), torch.randn(16, 8)
+    for roofs, binding in (
+        (Roofs(1e13, 1e13, {"float32": 1e6}), "compute"),
+        (Roofs(1e6, 1e13, {"float32": 1e15}), "memory"),
+    ):
+        monkeypatch.setattr(roof, "roofs", lambda device, again=False, r=roofs: r)
+        monkeypatch.setattr(honesty, "below_floor", lambda *_: None)
+        row = one_row(mf.bench(mf.linear_relu, x, weight, mode=mode, **QUICK))
+        assert row.roof == binding
+        work = row.flops if binding == "compute" else row.bytes_least
+        assert row.floor == pytest.approx(work / 1e6)
+        for entry in row.entries[:2]:
+            assert entry.roof_share == pytest.approx(row.floor / entry.times["cold"].median)

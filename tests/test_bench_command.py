@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 import torch
 
 from megafuse import cli
-from megafuse.bench import contenders, roof, start_up, suites, timing
+from megafuse.bench import contenders, job, machine, roof, start_up, suites, timing
 from megafuse.bench import run as runner
 from megafuse.bench.result import Result, Roofs, read
-from megafuse.bench.suites import KI, MI, SUITES, K, M, Spec
+from megafuse.bench.spec import Spec, modes, rank_of, shape_of
+from megafuse.bench.suites import KI, MI, SUITES, K, M
 from megafuse.ops import OPS
 from megafuse.registry.sample import Draw
 from megafuse.runtime import cache
@@ -66,7 +68,7 @@ def planned(monkeypatch) -> list[dict[str, Any]]:
 
     def run(jobs: Any, **how: Any) -> Result:
         rows = [(j.name, j.mode, j.dtype, j.shape, [c.name for c in j.contenders]) for j in jobs]
-        asked.append({"rows": rows, **how})
+        asked.append({"rows": rows, "jobs": jobs, **how})
         about = {"device": "cpu", "cpu": "a CPU", "threads": 1}
         versions = {"torch": "2", "megafuse": "0"}
         command = how.get("command", "")
@@ -94,7 +96,7 @@ def test_a_row_as_a_table_and_as_json(bench, tmp_path):
     assert result.command == f"megafuse bench gelu_scale {typed}"
     assert (result.suite, result.stopped) == ("", False)
     (row,) = result.rows
-    assert row.key == ("gelu_scale", "forward", "float32", (1, 1024))
+    assert row.key == ("gelu_scale", "forward", "float32", "1×1024")
     assert (row.device, row.subject, row.bytes_least) == ("cpu", "fused", 8192)
     assert [e.name for e in row.entries] == ["fused", "eager", "copy"]
     assert [e.yardstick for e in row.entries] == [False, False, True]
@@ -134,7 +136,7 @@ def test_several_dtypes_modes_and_shapes(bench, tmp_path):
         ("swiglu", mode, dtype, shape)
         for mode in ("forward", "forward+backward")
         for dtype in ("float32", "bfloat16")
-        for shape in ((3, 5), (64,))
+        for shape in ("3×5", "64")
     ]
     assert max(map(len, ran.out.splitlines())) <= 80
     assert ran.out.count("forward+backward:") == 1
@@ -165,6 +167,67 @@ def test_several_visits_add_their_samples(bench, tmp_path):
     """A visit of twelve takes one round at least."""
     bench("gelu_scale", *SMALL, "--visits", "12", "--against", "eager", "--json", "f.json")
     assert read(tmp_path / "f.json").rows[0].entries[0].times["cold"].n >= 12
+
+
+# ---- layers
+
+
+def test_a_layer_in_two_forms(bench, tmp_path):
+    ran = bench(
+        *("linear_gelu", "--shape", "4x8", "--features", "16", "--set", "approximate=tanh,none"),
+        *("--against", "eager", "--device", "cpu", "--budget", "0.001", "--visits", "1"),
+        *("--json", "f.json"),
+    )
+    assert ran.status == 0
+    assert "linear_gelu, forward, float32, 4×8→16 tanh" in ran.out
+    assert "linear_gelu, forward, float32, 4×8→16 approximate=none" in ran.out
+    result = read(tmp_path / "f.json")
+    assert "--features 16 --set approximate=tanh,none" in result.command
+    assert [row.choices for row in result] == [{"approximate": "tanh"}, {"approximate": "none"}]
+    for row in result:
+        assert (row.shape, row.widths, row.roof) == ([4, 8], [16], "memory")
+        assert row.floor == pytest.approx(row.bytes_least / 1e13)
+        assert row.entries[0].roof_share == pytest.approx(row.floor / row.entries[0].cold, rel=1e-4)
+        assert row.conditions["float32_torch"] == "ieee"
+        assert row.conditions["float32_megafuse"] == "ieee"
+        assert row.warnings == []
+
+
+def test_rows_that_differ_in_a_choice_have_a_line_each(bench):
+    ran = bench(
+        *("softmax", "--shape", "8x8,16x4", "--set", "causal=yes,no", "--set", "mask=yes"),
+        *("--against", "eager", "--device", "cpu", "--budget", "0.001", "--visits", "1"),
+    )
+    assert ran.status == 0
+    for label in ("8×8 causal mask", "8×8 no causal mask", "16×4 causal mask"):
+        assert "µs" in ran.line(f"  {label} ") or "ms" in ran.line(f"  {label} ")
+    assert ran.out.count("\nsoftmax\n") == 1
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+def test_every_combination_is_a_row(bench, planned):
+    bench(
+        *("ffn", "--shape", "2x8", "--features", "16,32", "--set", "act=gelu,relu"),
+        *("--set", "p=0", "--set", "residual=yes", "--device", "cpu", "--against", "eager"),
+    )
+    jobs = planned[0]["jobs"]
+    assert [(j.widths, j.choices["act"]) for j in jobs] == [
+        ((n, 8), act) for n in (16, 32) for act in ("gelu", "relu")
+    ]
+    assert all(j.choices["p"] == 0 and j.choices["residual"] is True for j in jobs)
+    assert "--set act=gelu,relu --set p=0 --set residual=yes" in planned[0]["command"]
+
+
+def test_a_float32_row_is_not_measured_with_tf32(bench, planned, monkeypatch):
+    """The environment can allow it behind our back: eager would look fast, and be wrong."""
+    products = {"float32_torch": "tf32", "float32_megafuse": "tf32"}
+    monkeypatch.setattr(machine, "float32_products", lambda device: products)
+    ran = bench("linear_relu", "--shape", "4x8", "--device", "cpu")
+    assert ran.status == 2
+    assert "multiply float32 matrices as tf32" in ran.err
+    assert planned == []
+    for fine in (("linear_relu", "--dtype", "bfloat16"), ("swiglu",)):
+        assert bench(*fine, "--shape", "4x8", "--device", "cpu").status == 0
 
 
 # ---- contenders of the user's
@@ -228,7 +291,7 @@ def test_all_ops_with_options_of_ones_own_are_no_suite(bench, planned):
     bench("--elements", "1Ki", "--device", "cpu")
     (asked,) = planned
     assert {name for name, *_ in asked["rows"]} == set(OPS)
-    assert {shape for _, _, _, shape, _ in asked["rows"]} == {(1, 1024)}
+    assert {math.prod(shape) for _, _, _, shape, _ in asked["rows"]} == {1024}
     assert asked["suite"] == ""
     assert asked["effort"].budget == 1.0
 
@@ -275,7 +338,10 @@ def test_options_that_change_the_measurement_are_in_the_command(bench, planned):
 
 BAD = {
     "op": (("no_such_op",), "there is no op 'no_such_op'; there are "),
-    "suite": (("--suite", "slow"), "there is no suite 'slow'; there are quick, seeds, all"),
+    "suite": (
+        ("--suite", "slow"),
+        "there is no suite 'slow'; there are quick, seeds, transformer, all",
+    ),
     "dtype": (("gelu_scale", "--dtype", "int8"), "--dtype int8: expected one of float32"),
     "second dtype": (("gelu_scale", "--dtype", "float32,fp16"), "--dtype fp16"),
     "mode": (("gelu_scale", "--mode", "training"), "--mode training: expected one of forward"),
@@ -299,6 +365,21 @@ BAD = {
     "a folder as file": (("gelu_scale", "--json", "."), "is a folder, expected a file"),
     "suite with dtype": (("--suite", "quick", "--dtype", "float32"), "leave out --dtype"),
     "suite with elements": (("--suite", "quick", "--elements", "1Ki"), "leave out --elements"),
+    "suite with features": (("--suite", "quick", "--features", "8"), "leave out --features"),
+    "suite with a choice": (("--suite", "quick", "--set", "p=0"), "leave out --set"),
+    "a suite without the op": (("swiglu", "--suite", "transformer"), "has no rows of swiglu"),
+    "features": (("linear_relu", "--features", "wide"), "--features wide: expected"),
+    "no features": (("linear_relu", "--features", "0"), "--features 0"),
+    "features of no layer": (("swiglu", "--features", "8"), "swiglu has no layer to be so wide"),
+    "no value": (("ffn", "--set", "act"), "--set act: expected an argument and its value"),
+    "an empty value": (("ffn", "--set", "act="), "nothing is named"),
+    "no such argument": (("ffn", "--set", "acts=relu"), "--set acts=relu: ffn has x, w1, "),
+    "no such word": (("ffn", "--set", "act=tanh"), "expected one of gelu, gelu_tanh, relu"),
+    "no number": (("ffn", "--set", "p=much"), "--set p=much: expected a number"),
+    "a number out of range": (("ffn", "--set", "p=2"), "between 0 and 1"),
+    "neither yes nor no": (("softmax", "--set", "causal=maybe"), "expected yes or no"),
+    "a tensor's value": (("softmax", "--set", "mask=3"), "expected yes or no"),
+    "a tensor that must be": (("softmax", "--set", "x=yes"), "x is a tensor, which the op draws"),
     "budget": (("gelu_scale", "--budget", "0"), "--budget: expected more than 0"),
     "negative budget": (("gelu_scale", "--budget", "-1"), "--budget"),
     "budget of letters": (("gelu_scale", "--budget", "long"), "--budget: expected"),
@@ -398,12 +479,13 @@ def test_help_fits_the_terminal(bench):
 def test_every_row_of_a_suite_is_valid(suite, device):
     specs = list(SUITES[suite](device))
     assert specs
-    assert len({(s.op, s.mode, s.dtype, s.shape) for s in specs}) == len(specs), "rows twice"
+    assert len({replace(s, against=()) for s in specs}) == len(specs), "rows twice"
     for spec in specs:
         op = OPS[spec.op]
-        assert spec.mode in suites.modes(op)
+        assert spec.mode in modes(op)
         assert all(n > 0 for n in spec.shape)
-        op.check(*op.sample(Draw(spec.shape, spec.dtype, "meta")))
+        drawn = Draw(spec.shape, spec.dtype, "meta", features=spec.features)
+        op.check(*job.sample(op, drawn, dict(spec.choices)))
         assert "eager" in spec.against
         assert set(spec.against) <= {"eager", "compile", "compile-max", "bare"}
         assert "bare" not in spec.against or device == "cuda"
@@ -412,9 +494,14 @@ def test_every_row_of_a_suite_is_valid(suite, device):
 @pytest.mark.parametrize("suite", SUITES)
 def test_rows_of_a_suite_are_jobs(suite):
     specs = list(SUITES[suite]("cpu"))
-    for spec, job in zip(specs, runner.jobs_of(specs, "cpu"), strict=True):
-        assert (job.name, job.mode, job.shape) == (spec.op, spec.mode, spec.shape)
-        assert job.contenders[0].name == "fused"
+    jobs = runner.jobs_of(specs, "cpu")
+    for spec, made in zip(specs, jobs, strict=True):
+        assert (made.name, made.mode, made.shape) == (spec.op, spec.mode, spec.shape)
+        assert made.contenders[0].name == "fused"
+        assert made.choices == dict(spec.choices)
+        assert spec.features is None or made.widths[0] == spec.features
+    keys = {(j.name, j.mode, j.dtype, j.shape, j.widths, *j.choices.items()) for j in jobs}
+    assert len(keys) == len(jobs), "a reader could not tell two rows apart"
 
 
 def sizes(specs: list[Spec], op: str, mode: str = "forward") -> set[int]:
@@ -430,7 +517,7 @@ def test_quick_covers_every_op(device):
 def test_all_covers_every_op_mode_and_dtype(device):
     found = {(s.op, s.mode, s.dtype) for s in suites.everything(device)}
     for name, op in OPS.items():
-        for mode in suites.modes(op, ("forward", "forward+backward")):
+        for mode in modes(op, ("forward", "forward+backward")):
             for dtype in (torch.float32, torch.bfloat16, torch.float16):
                 assert (name, mode, dtype) in found
 
@@ -443,7 +530,7 @@ def test_seeds_covers_every_size_of_the_record(device):
         assert {KI, MI, 16 * MI} <= sizes(specs, "gelu_scale", mode)
         assert {100 * K, 300 * K, M, 5 * M, 20 * M} <= sizes(specs, "add_mul_exp", mode)
     assert {500 * K, M, 5 * M, 10 * M, 50 * M} <= sizes(specs, "quantize_int8")
-    for name in OPS:
+    for name in (name for name, op in OPS.items() if op.pointwise):
         promised = {16 * MI, 64 * MI} if device == "cuda" else {KI, 16 * MI}
         assert promised <= sizes(specs, name)
     assert ("bare" in {n for s in specs for n in s.against}) == (device == "cuda")
@@ -451,9 +538,94 @@ def test_seeds_covers_every_size_of_the_record(device):
 
 @pytest.mark.parametrize("n", [1, 7, 1000, 1024, 1025, 500 * K, MI, 16 * MI, 50 * M])
 def test_a_shape_of_so_many_elements(n):
-    shape = suites.shape_of(n)
+    shape = shape_of(n)
     assert math.prod(shape) == n
     assert len(shape) == 2
+
+
+@pytest.mark.parametrize("n", [1, 7, 1000, 500 * K, KI, MI])
+@pytest.mark.parametrize("op", OPS)
+def test_a_shape_that_the_op_takes(op, n):
+    shape = shape_of(n, OPS[op])
+    assert math.prod(shape) == n
+    assert len(shape) == (rank_of(OPS[op]) or 2)
+
+
+# ---- the suite `transformer`
+
+
+def rows_of(device: str, op: str, mode: str = "forward") -> list[Spec]:
+    return [s for s in suites.transformer(device) if s.op == op and s.mode == mode]
+
+
+LAYERS = {
+    "layernorm_linear": {(2304, ())},
+    "linear_gelu": {(3072, (("approximate", form),)) for form in ("tanh", "none")},
+    "gelu_linear": {(768, (("approximate", "none"),))},
+    "ffn": {(3072, (("act", act),)) for act in ("gelu_tanh", "gelu", "relu")},
+    "swiglu_ffn": {(2048, ())},
+    "transformer_block": {(3072, (("act", act), ("heads", 12))) for act in ("gelu_tanh", "gelu")},
+    "attention": {(None, c) for c in ((), (("causal", True),), (("mask", True),))},
+    "linear_relu": {(512, ()), (2048, ()), (4096, ())},
+}
+
+
+@pytest.mark.parametrize("op", LAYERS)
+def test_transformer_has_every_layer_that_is_promised(op):
+    found = [s for s in rows_of("cuda", op) if s.dtype == torch.bfloat16]
+    assert {(s.features, s.choices) for s in found} == LAYERS[op]
+    width = 3072 if op == "gelu_linear" else 768
+    sizes = {
+        "attention": {(32, 12, 512, 64), (256, 12, 64, 64)},
+        "linear_relu": {(256, 256), (1024, 784), (8192, 4096)},
+    }
+    assert {s.shape for s in found} == sizes.get(op, {(32, 512, width)})
+    assert {(s.features, s.choices) for s in rows_of("cpu", op)} == LAYERS[op]
+
+
+def test_transformer_in_float32_and_backward():
+    def named(mode: str, dtype: torch.dtype) -> set[str]:
+        return {s.op for op in LAYERS for s in rows_of("cuda", op, mode) if s.dtype == dtype}
+
+    promised = {"layernorm_linear", "ffn", "transformer_block", "linear_relu"}
+    assert named("forward", torch.float32) == promised | {"linear_gelu", "attention"}
+    assert named("forward+backward", torch.bfloat16) == promised
+    (large,) = (s for s in rows_of("cuda", "linear_relu") if s.dtype == torch.float32)
+    assert (large.shape, large.features) == ((8192, 4096), 4096)
+
+
+def test_transformer_tunes_the_headlines_only():
+    tuned = [s for s in suites.transformer("cuda") if "compile-max" in s.against]
+    assert {s.op for s in tuned} == {
+        *("layernorm_linear", "linear_gelu", "ffn", "transformer_block", "linear_relu")
+    }
+    assert len(tuned) == 6
+    assert {s.dtype for s in tuned} == {torch.bfloat16}
+    assert not [s for s in suites.transformer("cpu") if "compile-max" in s.against]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    "op", ["layer_norm", "rms_norm", "softmax", "residual_layer_norm", "residual_rms_norm"]
+)
+def test_transformer_has_rows_of_every_length(op, dtype):
+    forward, backward = (
+        [s for s in rows_of("cuda", op, mode) if s.dtype == dtype]
+        for mode in ("forward", "forward+backward")
+    )
+    assert {s.shape[-1] for s in forward} == {KI, 4 * KI, 16 * KI, 64 * KI}
+    assert {s.shape[-1] for s in backward} == {KI, 4 * KI, 64 * KI}
+    assert all(16 * MI <= math.prod(s.shape) <= 64 * MI for s in forward + backward)
+    if op == "softmax":
+        assert {c for s in forward for c, _ in s.choices} == {"mask", "causal"}
+        for s in (s for s in forward if ("causal", True) in s.choices):
+            assert s.shape[-1] == s.shape[-2], "most of the triangle would be missing"
+
+
+def test_rows_of_an_op_and_mode_come_together():
+    for device in ("cpu", "cuda"):
+        names = [(s.mode, s.op) for s in suites.by_mode(suites.transformer(device))]
+        assert len([n for n, _ in itertools.groupby(names)]) == len(set(names))
 
 
 def test_json_is_plain(bench, tmp_path):

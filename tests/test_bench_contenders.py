@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from megafuse.bench import contenders
 from megafuse.bench.contenders import Contender, Unknown, compiled, load, of_function, of_op
+from megafuse.bench.spec import shape_of
 from megafuse.ops import OPS
+from megafuse.registry.sample import Draw
 from megafuse.runtime import build
 
 OP = OPS["gelu_scale"]
@@ -44,6 +46,17 @@ def test_an_op_stands_first():
         torch.testing.assert_close(contender.make()(x, 1.7), expected)
     assert found[0].make() is OP.fused
     assert found[1].make() is OP.reference
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_compile_gets_the_whole_op(name):
+    """A reference that Dynamo cannot trace in one piece would make torch.compile look slow."""
+    op = OPS[name]
+    args = op.sample(Draw(shape_of(4096, op)))
+    whole = torch.compile(op.reference, backend="eager", fullgraph=True, dynamic=False)
+    results = op.listed(whole(*args))
+    assert [t.shape for t in results] == [t.shape for t in op.listed(op.reference(*args))]
+    torch._dynamo.reset()
 
 
 def test_a_function_stands_first():

@@ -14,7 +14,7 @@ import torch
 
 from megafuse.bench import counters
 from megafuse.bench.counters import NoCounters, read
-from megafuse.bench.suites import Spec
+from megafuse.bench.spec import Spec
 
 SPEC = Spec("gelu_scale", "forward", torch.float32, (4, 1024), ("eager",))
 READ, WRITTEN = counters._METRICS
@@ -151,6 +151,8 @@ def test_rows_reach_the_profiled_process(monkeypatch):
         "dtype": "float32",
         "shape": [4, 1024],
         "against": ["eager"],
+        "features": None,
+        "choices": [],
     }
 
 
@@ -168,3 +170,23 @@ def test_ncu_takes_too_long(monkeypatch):
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(NoCounters, match="not done after"):
         counters.add(made.result([]), [SPEC])
+
+
+def test_a_layers_row_survives_the_way_to_the_other_process(monkeypatch, tmp_path):
+    spec = Spec(
+        *("ffn", "forward", torch.bfloat16, (4, 8), ("eager",)),
+        features=16,
+        choices=(("act", "relu"), ("residual", True), ("p", 0.0)),
+    )
+    asked: list[Spec] = []
+
+    def stop(spec: Spec, device: str) -> Any:
+        asked.append(spec)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(counters.run, "of_spec", stop)
+    listed = tmp_path / "rows.json"
+    listed.write_text(json.dumps([counters._plain(spec)]))
+    with pytest.raises(KeyboardInterrupt):
+        counters.main(str(listed))
+    assert asked == [spec]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import megafuse as mf
 from megafuse.bench import honesty, job
+from megafuse.bench.arguments import Arguments
 from megafuse.bench.contenders import Contender
 from megafuse.bench.job import Work
 from megafuse.bench.result import Entry, Roofs
@@ -249,6 +250,7 @@ def test_arithmetic_that_cannot_be() -> None:
     work = Job(0, flops=10**12)
     roofs = Roofs(copy=20e9, read=25e9, gemm={"float32": 1e11, "bfloat16": 1e12})
     assert "broken measurement" in str(honesty.below_floor(work, 0.1, roofs))
+    assert "for the arithmetic" in str(honesty.below_floor(work, 0.1, roofs))
     assert honesty.below_floor(work, 1.0, roofs) is None
 
 
@@ -269,7 +271,7 @@ def test_arguments_of_the_user_are_left_alone(device: str) -> None:
 
 def test_each_round_has_other_values_at_the_same_place() -> None:
     made = job.of_function(honest, [torch.randn(64, 8)], "forward", [])
-    arguments = job.Arguments(made)
+    arguments = Arguments(made)
     x = arguments[0][0]
     seen = set()
     for _ in range(5):

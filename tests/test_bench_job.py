@@ -1,4 +1,4 @@
-"""megafuse.bench.job: fresh arguments at the same place, and what a call must do at least."""
+"""megafuse.bench.job: what a call does in each mode, and what it must do at least."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from megafuse.bench import job as module
 from megafuse.bench.contenders import Contender
-from megafuse.bench.job import Arguments, Job, of_function, of_op, of_op_call
+from megafuse.bench.job import Job, of_function, of_op, of_op_call
 from megafuse.ops import OPS
 
 CACHE = 1 << 20
@@ -28,152 +28,6 @@ def first(*args: Any) -> Any:
 
 def job_on(*args: Any, function: Any = first, mode: str = "forward") -> Job:
     return of_function(function, args, mode, [Contender("f", "", lambda: function)])
-
-
-def refreshed(arguments: Arguments, times: int) -> list[list[Any]]:
-    """Set 0 after each of so many refreshes."""
-    found = []
-    for _ in range(times):
-        arguments.refresh(0)
-        found.append([t.detach().clone() for t in module.leaves(arguments[0])])
-    return found
-
-
-# ---- arguments
-
-
-def test_three_sets_in_turn():
-    arguments = Arguments(job_on(torch.randn(10)))
-    places = [arguments[i][0].data_ptr() for i in range(7)]
-    assert len(set(places)) == 3
-    assert places == [*places[:3], *places[:3], places[0]]
-
-
-def test_refreshing_one_set_leaves_the_others_alone():
-    arguments = Arguments(job_on(torch.randn(10)))
-    before = [arguments[i][0].clone() for i in range(3)]
-    arguments.refresh(4)
-    assert [torch.equal(arguments[i][0], before[i]) for i in range(3)] == [True, False, True]
-
-
-@pytest.mark.parametrize("shape", [(100,), (4, 50), (50, 4), (2, 3, 5)])
-def test_new_values_at_the_same_address(shape):
-    arguments = Arguments(job_on(torch.randn(shape)))
-    x = arguments[0][0]
-    place = x.data_ptr()
-    rounds = [tuple(t.flatten().tolist()) for (t,) in refreshed(arguments, max(shape))]
-    assert len(set(rounds)) == max(shape), "values came again too soon"
-    assert arguments[0][0] is x
-    assert x.data_ptr() == place
-
-
-def test_values_are_the_drawn_ones_in_another_order():
-    x = torch.randn(40, 3)
-    ((found,),) = refreshed(Arguments(job_on(x)), 1)
-    assert not torch.equal(found, x)
-    assert torch.equal(found.flatten().sort().values, x.flatten().sort().values)
-    assert sorted(map(tuple, found.tolist())) == sorted(map(tuple, x.tolist()))
-
-
-def test_integers_of_a_user_stay_where_they_are():
-    """They may be indices into another argument, or offsets that must grow."""
-    offsets, flags = torch.arange(10), torch.tensor([True, False] * 5)
-    arguments = Arguments(job_on(torch.randn(10), offsets, flags))
-    for x, indices, mask in refreshed(arguments, 5):
-        assert torch.equal(indices, offsets)
-        assert torch.equal(mask, flags)
-        assert not torch.equal(x, arguments._spare[0])
-
-
-def test_integers_of_an_op_are_data():
-    job = of_op(OPS["dequantize_int8"], "forward", torch.float32, (64, 64), "cpu", [])
-    a, b = refreshed(Arguments(job), 2)
-    assert a[0].dtype == torch.int8
-    assert not torch.equal(a[0], b[0])
-
-
-def test_numbers_and_nothing_survive():
-    arguments = Arguments(job_on(torch.randn(4), 1.7, "tanh", None, [torch.randn(3), {"b": 2}]))
-    arguments.refresh(0)
-    assert arguments[0][1:4] == [1.7, "tanh", None]
-    assert arguments[0][4][1] == {"b": 2}
-
-
-def test_nested_tensors_are_renewed():
-    arguments = Arguments(job_on([torch.randn(30)], {"a": torch.randn(30)}))
-    once, twice = refreshed(arguments, 2)
-    assert not any(map(torch.equal, once, twice))
-
-
-def test_zero_dimensional_and_empty_tensors_survive():
-    zero, empty = torch.tensor(2.5), torch.empty(0, 4)
-    for number, nothing, _ in refreshed(Arguments(job_on(zero, empty, torch.randn(8))), 3):
-        assert torch.equal(number, zero)
-        assert nothing.shape == (0, 4)
-
-
-LAYOUTS = {
-    "expanded": lambda: torch.randn(1, 8).expand(5, 8),
-    "transposed": lambda: torch.randn(5, 8).t(),
-    "every other": lambda: torch.randn(5, 16)[:, ::2],
-    "channels last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
-    "dense": lambda: torch.randn(5, 8),
-}
-
-
-@pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("of", ["function", "op"])
-def test_strides_are_the_ones_given(make, of):
-    """An expanded tensor is read from the cache, a dense copy of it from memory."""
-    x = make()
-    if of == "op":
-        job = of_op_call(OPS["gelu_scale"], [x, 1.7, "tanh"], "forward", [])
-    else:
-        job = job_on(x)
-    arguments = Arguments(job)
-    for i in range(3):
-        assert torch.equal(arguments[i][0], x)
-        assert arguments[i][0].stride() == x.stride()
-    arguments.refresh(0)
-    assert arguments[0][0].stride() == x.stride()
-
-
-def test_an_expanded_tensor_is_renewed_and_stays_expanded():
-    x = torch.randn(6, 1).expand(6, 4)
-    rounds = [found for (found,) in refreshed(Arguments(job_on(x)), 3)]
-    for found in rounds:
-        assert torch.equal(found, found[:, :1].expand(6, 4))
-    assert not torch.equal(rounds[0], rounds[1])
-
-
-@pytest.mark.parametrize("mode", module.MODES)
-def test_tensors_of_the_user_are_never_changed(mode):
-    x, n = torch.randn(50), torch.arange(50)
-    before = x.clone()
-    job = job_on(x, n, function=lambda x, n: x * n, mode=mode)
-    arguments = Arguments(job)
-    for i in range(10):
-        arguments.refresh(i)
-        step = job.step(job.reference)
-        step(*arguments[i])
-        with torch.no_grad():
-            arguments[i][0].zero_()
-            arguments[i][1].zero_()
-    assert torch.equal(x, before)
-    assert torch.equal(n, torch.arange(50))
-    assert not x.requires_grad
-    assert x.grad is None
-
-
-def test_a_parameter_can_be_an_argument():
-    """With the graph that made it, a tensor could not be copied into."""
-    weight = nn.Parameter(torch.randn(8))
-    made = weight * 2
-    for mode in module.MODES:
-        arguments = Arguments(job_on(weight, made, mode=mode))
-        arguments.refresh(0)
-        assert [t.requires_grad for t in arguments[0][:2]] == [mode != "forward"] * 2
-        assert all(t.is_leaf for t in arguments[0][:2])
 
 
 # ---- forward and backward
@@ -339,3 +193,108 @@ def test_the_copy_moves_as_many_bytes(monkeypatch):
     assert target.amax() > 0
     tiny = of_op(OPS["gelu_scale"], "forward", torch.float32, (1,), "cpu", [])
     assert tiny.yardsticks["copy"]().__call__().nbytes == 4096
+
+
+# ---- layers: widths, weights, choices
+
+
+def layer(op: str, **how: Any) -> Job:
+    shape = how.pop("shape", (6, 8))
+    return of_op(OPS[op], how.pop("mode", "forward"), torch.float32, shape, "cpu", [], **how)
+
+
+def argument(job: Job, op: str, name: str) -> Any:
+    return job.arguments()[OPS[op].position(name)]
+
+
+@pytest.mark.parametrize("op", ["linear_relu", "linear_gelu", "gelu_linear", "layernorm_linear"])
+def test_features_are_a_layers_output(op):
+    job = layer(op, features=5)
+    assert job.widths == (5,)
+    assert argument(job, op, "weight").shape == (5, 8)
+    assert job.reference(*job.arguments()).shape == (6, 5)
+    assert layer(op).widths == tuple(argument(layer(op), op, "weight").shape[:1])
+
+
+@pytest.mark.parametrize("op", ["ffn", "swiglu_ffn"])
+def test_features_are_a_blocks_hidden_ones(op):
+    job = layer(op, features=20)
+    assert job.widths == (20, 8)
+    assert job.reference(*job.arguments()).shape == (6, 8)
+    assert layer(op, features=8).widths == (8,), "hidden and output are the same"
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "softmax", "swiglu", "gelu_scale"])
+def test_what_is_no_layer_has_no_width(op):
+    assert layer(op).widths == ()
+
+
+def test_weights_are_scaled_so_that_results_stay_near_one():
+    job = layer("linear_relu", shape=(64, 4096), features=64)
+    assert 0.5 < job.reference(*job.arguments()).std() < 2
+
+
+@pytest.mark.parametrize("act", ["gelu", "gelu_tanh", "relu"])
+def test_a_choice_replaces_what_the_op_draws(act):
+    job = layer("ffn", choices={"act": act, "p": 0.25})
+    assert argument(job, "ffn", "act") == act
+    assert argument(job, "ffn", "p") == 0.25
+    assert job.choices == {"act": act, "p": 0.25}
+
+
+def test_an_optional_tensor_is_given_or_left_out():
+    given = layer("softmax", choices={"mask": True})
+    assert argument(given, "softmax", "mask").shape == (6, 8)
+    assert argument(layer("softmax"), "softmax", "mask") is None
+    without = layer("linear_relu", choices={"bias": False})
+    assert argument(without, "linear_relu", "bias") is None
+    assert argument(layer("linear_relu"), "linear_relu", "bias") is not None
+
+
+def test_one_optional_tensor_does_not_bring_the_others():
+    job = layer("swiglu_ffn", choices={"residual": True})
+    named = zip(OPS["swiglu_ffn"].arguments, job.arguments(), strict=True)
+    given = {argument.name for argument, value in named if isinstance(value, Tensor)}
+    assert given == {"x", "w_gate", "w_up", "w_down", "residual"}
+
+
+def test_bytes_and_flops_follow_the_choices():
+    narrow, wide = (layer("linear_relu", features=n).work for n in (8, 16))
+    assert wide.flops == 2 * narrow.flops
+    masked, plain = layer("softmax", choices={"mask": True}).work, layer("softmax").work
+    assert masked.bytes_moved - plain.bytes_moved == 4 * 6 * 8
+
+
+def test_causal_rows_need_not_be_read_whole():
+    """Right of the diagonal of 8×8 lie 28 elements; all of the result is written."""
+    whole = layer("softmax", shape=(3, 8, 8)).work
+    half = layer("softmax", shape=(3, 8, 8), choices={"causal": True}).work
+    assert whole.bytes_moved - half.bytes_moved == 4 * 3 * 28
+
+
+def test_a_call_that_the_op_refuses_is_refused():
+    with pytest.raises(ValueError, match="causal=True needs rows and columns"):
+        layer("softmax", shape=(8,), choices={"causal": True})
+
+
+def test_random_is_what_draws():
+    assert layer("residual_layer_norm", choices={"p": 0.1}).random
+    assert not layer("residual_layer_norm", choices={"p": 0.0}).random
+    assert not layer("residual_layer_norm", choices={"p": 0.1, "training": False}).random
+
+
+def test_who_multiplies_matrices():
+    assert layer("linear_relu").multiplies
+    assert layer("ffn").multiplies
+    assert not any(layer(op).multiplies for op in ("layer_norm", "swiglu", "dropout_add"))
+
+
+def test_a_call_on_the_users_tensors_tells_the_same():
+    """x's shape, although the weight is larger; what is not the default is told."""
+    x, weight = torch.randn(2, 8), torch.randn(20, 8)
+    job = of_op_call(OPS["linear_gelu"], [x, weight, None, "tanh"], "forward", [])
+    assert (job.shape, job.widths, job.choices) == ((2, 8), (20,), {"approximate": "tanh"})
+    usual = of_op_call(OPS["linear_gelu"], [x, weight, None, "none"], "forward", [])
+    assert usual.choices == {}
+    scaled = of_op_call(OPS["gelu_scale"], [x, 1.7, "none"], "forward", [])
+    assert scaled.choices == {"approximate": "none"}, "a scale is a value like x's"

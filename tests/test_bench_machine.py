@@ -239,3 +239,46 @@ def test_files_that_hold_no_number(tmp_path):
     (tmp_path / "b").write_text("<unknown>\n")
     numbers = [machine._file_number(tmp_path / name) for name in "abc"]
     assert numbers == [42.0, None, None]
+
+
+# ---- float32
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Makes torch say how it multiplies float32 matrices."""
+
+    def tell(precision: str) -> None:
+        backend = type("matmul", (), {"fp32_precision": precision})
+        for module in (torch.backends.cuda, torch.backends.mkldnn):
+            monkeypatch.setattr(module, "matmul", backend)
+
+    return tell
+
+
+@pytest.mark.parametrize("precision", ["none", "ieee"])
+def test_float32_is_strict_by_default(told, precision):
+    told(precision)
+    assert machine.float32_products("cpu") == {"float32_torch": "ieee", "float32_megafuse": "ieee"}
+    on_gpu = machine.float32_products("cuda")
+    assert on_gpu == {"float32_torch": "ieee", "float32_megafuse": "split"}
+    assert machine.not_float32(on_gpu) == []
+
+
+def test_tf32_is_told_and_warned_of(told):
+    told("tf32")
+    products = machine.float32_products("cuda")
+    assert products == {"float32_torch": "tf32", "float32_megafuse": "tf32"}
+    (warning,) = machine.not_float32(products)
+    assert "as tf32" in warning
+
+
+def test_megafuse_has_a_switch_of_its_own(told, monkeypatch):
+    told("none")
+    monkeypatch.setattr(machine.fp32_matmul, "get_fp32_matmul", lambda: "ieee")
+    assert machine.float32_products("cuda")["float32_megafuse"] == "ieee"
+
+
+def test_this_process_is_strict():
+    assert machine.float32_products("cpu")["float32_torch"] == "ieee"
+    assert machine.not_float32({}) == []

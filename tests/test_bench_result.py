@@ -68,7 +68,7 @@ def test_objects_come_back_as_what_they_were(full, tmp_path):
     assert isinstance(back.roofs, Roofs)
     assert isinstance(row.entries[0].times["cold"], Span)
     assert row.speedups["eager"]["cold"].verdict == "faster"
-    assert row.key == ("gelu_scale", "forward", "float32", (16384, 64))
+    assert row.key == ("gelu_scale", "forward", "float32", "16384×64")
     assert back.rows[1].entry("eager").error == "wrong"
 
 
@@ -228,3 +228,42 @@ def part(data: Any, where: list[Any]) -> Any:
     for key in where:
         data = data[key]
     return data
+
+
+# ---- what sets rows apart
+
+
+@pytest.mark.parametrize(
+    ("widths", "choices", "label"),
+    [
+        ([], {}, "64×768"),
+        ([3072], {}, "64×768→3072"),
+        ([3072, 768], {"act": "relu"}, "64×768→3072→768 relu"),
+        ([], {"approximate": "none"}, "64×768 approximate=none"),
+        ([], {"causal": True, "mask": False}, "64×768 causal no mask"),
+        ([], {"p": 0.0, "heads": 12, "eps": 1e-5}, "64×768 p=0 heads=12 eps=1e-05"),
+    ],
+)
+def test_a_row_in_words(widths, choices, label):
+    row = made.row(shape=[64, 768], widths=widths, choices=choices)
+    assert row.label == label
+    assert row.key == ("gelu_scale", "forward", "float32", label)
+
+
+def test_widths_choices_and_floor_are_kept(tmp_path):
+    row = made.row(
+        "ffn", widths=[8, 2], choices={"act": "relu", "p": 0.5, "mask": True}, floor=2e-6
+    )
+    made.result([row]).write(tmp_path / "a.json")
+    (back,) = read(tmp_path / "a.json").rows
+    assert (back.widths, back.choices, back.floor) == (row.widths, row.choices, row.floor)
+    assert type(back.choices["mask"]) is bool
+
+
+def test_a_file_from_before_there_were_layers(full, tmp_path):
+    data = written(full, tmp_path)
+    for row in data["rows"]:
+        del row["widths"], row["choices"], row["floor"]
+    (first, _) = read(stored(data, tmp_path)).rows
+    assert (first.widths, first.choices, first.floor) == ([], {}, None)
+    assert first.label == "16384×64"

@@ -119,6 +119,14 @@ def test_which_gemm_bounds_a_dtype():
     assert found.matching("float16", gemm=True) == 10.0, "not measured here"
 
 
+@pytest.mark.parametrize(("float16", "rate"), [(90.0, 30.0), (24.0, 10.0)])
+def test_float32_products_as_three_of_float16(float16, rate):
+    """Only where that is faster, and only for matrix products."""
+    found = Roofs(1.0, 1.0, {"float32": 10.0, "float16": float16})
+    assert found.matching("float32", gemm=True) == rate
+    assert found.matching("float32") == 10.0
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_every_device_has_float32(device):
     """What Roofs.matching falls back to."""

@@ -207,6 +207,86 @@ def test_what_is_unknown_is_left_out():
     assert "least to move" not in text
 
 
+# ---- layers: elements alone do not tell rows apart
+
+
+LAYERS = (
+    ("linear_gelu", [32, 512, 768], [3072], {"approximate": "tanh"}),
+    ("linear_gelu", [32, 512, 768], [3072], {"approximate": "none"}),
+    ("transformer_block", [32, 512, 768], [3072, 768], {"act": "gelu_tanh", "heads": 12}),
+    ("layer_norm", [65536, 1024], [], {}),
+    ("layer_norm", [1024, 65536], [], {}),
+)
+
+
+def layers(rivals: int) -> Result:
+    made_rows = []
+    for op, shape, widths, choices in LAYERS:
+        found = row(op, rivals)
+        found.shape, found.widths, found.choices, found.floor = shape, widths, choices, 73e-6
+        made_rows.append(found)
+    return made.result(made_rows)
+
+
+@pytest.mark.parametrize("rivals", range(7))
+def test_layers_fit(rivals):
+    text = str(layers(rivals))
+    assert widest(text) <= 80
+    lines = text.splitlines()
+    for op in ("linear_gelu", "transformer_block", "layer_norm"):
+        assert lines.count(op) == 1, "each op has one title"
+    for label in ("32×512×768→3072 tanh", "32×512×768→3072 approximate=none", "1024×65536"):
+        assert len([line for line in lines if line.startswith(f"  {label}")]) == 1
+    assert "32×512×768→3072→768 gelu_tanh heads=12" in text
+    assert len([line for line in lines if "123 µs" in line]) == len(LAYERS)
+
+
+def test_a_long_name_is_not_said_twice():
+    rows = [layers(3).rows[2] for _ in range(4)]
+    for each, dtype in zip(rows[1:], ("bfloat16", "float16", "float64"), strict=True):
+        each.dtype = dtype
+    text = str(made.result(rows))
+    assert text.count("32×512×768→3072→768 gelu_tanh heads=12") == 1
+    assert text.count("123 µs") == 4
+
+
+def test_columns_of_layers_line_up():
+    lines = str(layers(3)).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("size"))
+    end = lines[at].index("eager") + len("eager")
+    assert len(lines[at + 1]) == len(lines[at])
+    for line in lines[at:]:
+        if "fp32" in line:
+            assert line[:end].endswith("×±4%")
+
+
+def test_a_title_comes_again_in_another_mode():
+    rows = layers(1).rows
+    later = [made.row("linear_gelu", mode="forward+backward", widths=[8]) for _ in range(2)]
+    lines = str(made.result([*rows[:2], *later])).splitlines()
+    assert lines.count("linear_gelu") == 2
+    assert lines.index("forward+backward:") + 1 in [
+        i for i, line in enumerate(lines) if line == "linear_gelu"
+    ]
+
+
+def test_rows_of_one_size_are_told_apart_by_their_shape():
+    rows = layers(1).rows[3:] * 2
+    assert table.Summary(rows).titled
+    assert not table.Summary([made.row(op) for op in OPS]).titled
+
+
+def test_one_row_tells_its_label_and_floor():
+    text = str(made.result(layers(2).rows[2:3]))
+    assert "transformer_block, forward, float32, 32×512×768→3072→768 gelu_tanh heads=12" in text
+    assert "floor: 73.0 µs" in text
+    assert "floor" not in str(made.result([row()]))
+
+
+def test_a_notebook_tells_the_label():
+    assert "32×512×768→3072 tanh" in layers(1)._repr_html_()
+
+
 # ---- a notebook
 
 

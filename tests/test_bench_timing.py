@@ -299,3 +299,8 @@ def test_events_time_the_device_and_not_the_host():
     (host,) = compare({"a": slow_host}, device="cuda", clock="host", budget=0.0, rounds=1).values()
     assert host.median >= 0.02, "the host was asleep for that long"
     assert device.median < 0.02, "the head start did not hide the host"
+
+
+@pytest.mark.parametrize(("took", "calls"), [(5e-6, 60), (1e-3, 10), (5e-3, 5), (1.0, 5)])
+def test_long_calls_are_queued_less_often(took, calls):
+    assert module._queued(took) == calls

@@ -39,7 +39,7 @@ def test_eager_launches_a_kernel_for_each_operation(op, launches):
     assert all(name.startswith("aten::") for name in found.kernels)
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.family != "composite"])
 def test_fused_launches_one(op):
     assert of_op(op, fused=True).kernels == ("megafuse",)
 

@@ -19,7 +19,13 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-GUIDES = {"README": README, "CONTRIBUTING": CONTRIBUTING, "benchmarks": BENCHMARKS}
+MODULES = (ROOT / "docs" / "modules.md").read_text(encoding="utf-8")
+GUIDES = {
+    "README": README,
+    "CONTRIBUTING": CONTRIBUTING,
+    "benchmarks": BENCHMARKS,
+    "modules": MODULES,
+}
 EACH = pytest.mark.parametrize("text", GUIDES.values(), ids=GUIDES)
 
 
@@ -82,7 +88,7 @@ def test_files_and_links_exist(text):
     named = [word for line in code(text) for word in line.split()]
     paths = {w for w in named if re.match(r"(src|tests|examples|\.ci)/", w)}
     links = set(re.findall(r"\]\((?!http)([^)#]+)\)", text))
-    folder = ROOT / "docs" if text is BENCHMARKS else ROOT
+    folder = ROOT / "docs" if text in (BENCHMARKS, MODULES) else ROOT
     missing = {path for path in paths if not (ROOT / path).exists()}
     assert not {link for link in links if not (folder / link).exists()}
     assert missing <= {path for path, _ in walk()}

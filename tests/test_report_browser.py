@@ -309,6 +309,78 @@ def test_theme(show) -> None:
     assert shown.page.evaluate(background) == dark
 
 
+# ---- layers
+
+
+def layers() -> Result:
+    """Two forms of a layer, and rows of two lengths: elements do not tell them apart."""
+    forms = [
+        made.row(
+            *("linear_gelu", 3 << 18, 98e-6),
+            rivals={"eager": 1.5},
+            shape=[1024, 768],
+            widths=[3072],
+            choices={"approximate": form, "p": 0.5, "causal": True, "mask": False},
+            floor=49e-6,
+            roof="compute",
+        )
+        for form in ("tanh", "none")
+    ]
+    lengths = [made.row("softmax", 1 << 20, shape=[(1 << 20) // n, n]) for n in (1024, 4096)]
+    for row, share in zip(forms, (0.5, 0.25), strict=True):
+        row.entries[0].roof_share = share
+    return made.result([*forms, *lengths])
+
+
+def test_layers_are_told_apart(show) -> None:
+    shown = show({"here": layers()})
+    assert shown.all("#times h3") == [
+        "linear_gelu tanh p=0.5 causal no mask forward · float32",
+        "linear_gelu approximate=none p=0.5 causal no mask forward · float32",
+        "softmax forward · float32",
+    ]
+    caption = shown.text("#times .panel:has-text('tanh') caption")
+    assert "1,024 × 768 → 3,072" in caption
+    assert caption.endswith("floor 49.0 µs, 50 % of the compute roof")
+    floors = shown.page.locator("#times .floor").evaluate_all(
+        "all => all.map(e => e.getAttribute('x1'))"
+    )
+    assert len(floors) == 4, "one through each bar, none where bytes bind"
+    assert "floor where arithmetic binds" in shown.text("#times-lede")
+    single = "#speedup .panel:has-text('Measured at one size')"
+    for expected in (
+        "tanh",
+        "approximate=none",
+        "1,024 × 768 → 3,072",
+        "1,024 × 1,024",
+        "256 × 4,096",
+    ):
+        assert expected in shown.text(single)
+    shown.choose("op", "linear_gelu")
+    assert "49.0 µs" in shown.text("#details-table tbody tr")
+
+
+def test_twins_have_the_same_choices(show) -> None:
+    """Another form of the same layer is another row."""
+    other = layers()
+    other.rows = other.rows[1:]
+    shown = show({"here": layers(), "there": other})
+    assert "3 rows in both files, 1 not in every file" in shown.text("#compare")
+    assert "only in here" in shown.text("#compare-table tr:has-text('tanh')")
+
+
+def test_float32_by_three_products_has_a_roof_of_its_own(show) -> None:
+    result = layers()
+    result.roofs.gemm = {"float32": 50e12, "float16": 750e12}
+    result.rows[0].flops = result.rows[1].flops = int(49e-6 * 250e12)
+    labels = [
+        " ".join(show({"here": each}).page.locator("#roofline .roof-label").all_text_contents())
+        for each in (result, here())
+    ]
+    assert "float32 as three float16 matrices, 250\u202fTFLOP/s" in labels[0]
+    assert "three" not in labels[1]
+
+
 # ---- several files
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from megafuse.bench import contenders as who
-from megafuse.bench import honesty, suites
+from megafuse.bench import honesty
 from megafuse.bench import job as jobs
 from megafuse.bench.accuracy import leaves
 from megafuse.bench.contenders import Function
@@ -16,6 +16,7 @@ from megafuse.bench.job import Job, Mode
 from megafuse.bench.result import Result
 from megafuse.bench.row import Effort
 from megafuse.bench.run import run
+from megafuse.bench.spec import default_against
 from megafuse.ops import OPS, Op
 
 
@@ -65,7 +66,7 @@ def _of_op(
     given = list(args) + [a.default for a in op.arguments[len(args) :]]
     op.check(*given)
     device = next(a.device.type for a in given if isinstance(a, torch.Tensor))
-    names = list(against) if against is not None else list(suites.default_against(device))
+    names = list(against) if against is not None else list(default_against(device))
     return jobs.of_op_call(op, given, mode, who.of_op(op, device, names))
 
 

@@ -7,6 +7,7 @@ arguments.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -54,7 +55,9 @@ def of_function(function: Function, others: Sequence[str | Function]) -> list[Co
 
 def fused(op: Op, device: str) -> Contender:
     if activate() and build.available(device):
-        return Contender("fused", "megafuse, one kernel", lambda: op.fused)
+        layer = "megafuse, its kernels around the library's matrix products"
+        about = layer if op.family == "composite" else "megafuse, one kernel"
+        return Contender("fused", about, lambda: op.fused)
     about = "megafuse without a compiler: the PyTorch reference, labelled as what it is"
     return Contender("reference", about, lambda: op.fused)
 
@@ -100,8 +103,18 @@ def compiled(function: Function, mode: str | None = None) -> Function:
         plain.__closure__,
     )
     copy.__kwdefaults__ = plain.__kwdefaults__
+    if mode is not None:
+        _tune_quietly()
     made: Function = torch.compile(copy, dynamic=False, mode=mode)
     return _Compiled(function, made) if isinstance(function, nn.Module) else made
+
+
+def _tune_quietly() -> None:
+    """Else Inductor prints a table of candidates for every matrix product, over ours."""
+    with contextlib.suppress(ImportError):
+        from torch._inductor import select_algorithm
+
+        select_algorithm.PRINT_AUTOTUNE = False
 
 
 def _call_of(function: Function) -> types.FunctionType:
@@ -181,6 +194,9 @@ def _liger(op: str | None) -> Contender:
 _LIGER = {
     # SwiGLU's pointwise part: silu(gate) * up.
     "swiglu": "liger_kernel.ops.swiglu:LigerSiLUMulFunction.apply",
+    # The same arguments in the same order, so far as they are given.
+    "layer_norm": "liger_kernel.ops.layer_norm:LigerLayerNormFunction.apply",
+    "rms_norm": "liger_kernel.ops.rms_norm:LigerRMSNormFunction.apply",
 }
 OTHERS: dict[str, Callable[[str | None], Contender]] = {"liger": _liger}
 

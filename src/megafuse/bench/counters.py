@@ -27,10 +27,11 @@ from typing import Any
 import torch
 
 from megafuse.bench import run
-from megafuse.bench.job import Arguments, Job
+from megafuse.bench.arguments import Arguments
+from megafuse.bench.job import Job
 from megafuse.bench.result import Result
 from megafuse.bench.row import grad_mode
-from megafuse.bench.suites import Spec
+from megafuse.bench.spec import Spec
 
 _METRICS = ("lts__t_sectors_srcunit_tex_op_read.sum", "lts__t_sectors_srcunit_tex_op_write.sum")
 _SECTOR = 32
@@ -114,6 +115,8 @@ def _plain(spec: Spec) -> dict[str, Any]:
         "dtype": str(spec.dtype).removeprefix("torch."),
         "shape": spec.shape,
         "against": spec.against,
+        "features": spec.features,
+        "choices": spec.choices,
     }
 
 
@@ -129,6 +132,8 @@ def main(listed: str) -> None:
             getattr(torch, data["dtype"]),
             tuple(data["shape"]),
             tuple(data["against"]),
+            data["features"],
+            tuple((name, value) for name, value in data["choices"]),
         )
         job = run.of_spec(spec, "cuda")
         if job.work is not None and job.work.bytes_moved < _LEAST_BYTES:

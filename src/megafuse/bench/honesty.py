@@ -21,8 +21,9 @@ from torch import Tensor
 
 from megafuse.bench import accuracy
 from megafuse.bench.accuracy import leaves
+from megafuse.bench.arguments import Arguments
 from megafuse.bench.contenders import Contender, Function
-from megafuse.bench.job import Arguments, Job
+from megafuse.bench.job import Job
 from megafuse.bench.result import Accuracy, Roofs
 
 # A measured roof may be missed by this much before a time counts as impossible: clocks and
@@ -107,12 +108,14 @@ def below_floor(
         return None
     memory = max(roofs.copy, roofs.read, copied or 0) * _ROOF_TOLERANCE
     compute = max(roofs.gemm.values()) * _ROOF_TOLERANCE
-    floor = max(job.work.bytes_from_memory / memory, job.work.flops / compute)
+    reading, computing = job.work.bytes_from_memory / memory, job.work.flops / compute
+    floor = max(reading, computing)
     if seconds >= floor:
         return None
+    needed = "to read the arguments" if reading >= computing else "for the arithmetic"
     return (
         f"broken measurement: {seconds * 1e6:.2f} µs is below the {floor * 1e6:.2f} µs that this "
-        "machine needs to read the arguments"
+        f"machine needs {needed}"
     )
 
 

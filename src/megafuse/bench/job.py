@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -11,9 +12,13 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from megafuse.bench.accuracy import leaves
+from megafuse.bench.arguments import copied
 from megafuse.bench.contenders import Contender, Function
+from megafuse.bench.result import Choice
 from megafuse.bench.timing import cache_bytes
 from megafuse.registry import Op
+from megafuse.registry.arguments import Argument
+from megafuse.registry.cost import results
 from megafuse.registry.sample import Draw
 
 Mode = Literal["forward", "forward, grad", "forward+backward"]
@@ -42,8 +47,12 @@ class Job:
     draw: Callable[[], list[Any]]
     dtype: str = ""
     shape: tuple[int, ...] = ()
+    widths: tuple[int, ...] = ()  # of a layer: its hidden features, its output's
+    choices: dict[str, Choice] = field(default_factory=dict)  # arguments that set it apart
     random: bool = False
+    multiplies: bool = False  # matrices: its arithmetic is that of a matrix product
     integers_are_data: bool = False  # else they may be indices, whose order can mean something
+    weights: frozenset[int] = frozenset()  # arguments that a model keeps from call to call
     work: Work | None = None
     yardsticks: dict[str, Callable[[], Function]] = field(default_factory=dict)
 
@@ -86,26 +95,64 @@ def of_op(
     shape: Sequence[int],
     device: str,
     contenders: list[Contender],
+    features: int | None = None,
+    choices: Mapping[str, Choice] | None = None,
 ) -> Job:
-    """A job on an op of the registry, on arguments that the op draws."""
+    """A job on an op of the registry, on arguments that the op draws.
+
+    `features` is the width of its layer; `choices` are values of arguments by name: of a tensor
+    that may be None whether it is given.
+    """
+    chosen = dict(choices or {})
+    drawn = Draw(tuple(shape), dtype, device, features=features)
 
     def draw() -> list[Any]:
-        return _wanting(op, op.sample(Draw(tuple(shape), dtype, device)), mode)
+        return _wanting(op, sample(op, drawn, chosen), mode)
 
-    imagined = op.sample(Draw(tuple(shape), dtype, "meta"))
+    imagined = sample(op, replace(drawn, device="meta"), chosen)
+    op.check(*imagined)
     made = _job(op.reference, imagined, mode, device, contenders, draw)
     made.dtype, made.shape = str(dtype).removeprefix("torch."), tuple(shape)
-    made.integers_are_data = True
+    made.choices, made.integers_are_data = chosen, True
     return _known(op, made, imagined)
+
+
+def sample(op: Op, draw: Draw, choices: Mapping[str, Choice]) -> list[Any]:
+    """The op's own arguments, with these choices made."""
+    arguments = {a.name: a for a in op.arguments}
+    optional = {n: bool(v) for n, v in choices.items() if arguments[n].is_tensor}
+    given = frozenset(n for n, wanted in optional.items() if wanted)
+    values = dict(zip(arguments, op.sample(replace(draw, given=given)), strict=True))
+    values |= {n: None for n in optional if n not in given}
+    values |= {n: v for n, v in choices.items() if n not in optional}
+    missing = [n for n in given if values[n] is None]
+    if missing:
+        raise ValueError(f"{op.name} draws no {missing[0]}: see its `sample`")
+    return list(values.values())
 
 
 def of_op_call(op: Op, args: Sequence[Any], mode: Mode, contenders: list[Contender]) -> Job:
     """A job on an op, on the user's arguments."""
 
     def draw() -> list[Any]:
-        return _wanting(op, [_copied(a) for a in args], mode)
+        return _wanting(op, [copied(a) for a in args], mode)
 
-    return _known(op, _job(op.reference, args, mode, None, contenders, draw), args)
+    made = _known(op, _job(op.reference, args, mode, None, contenders, draw), args)
+    first = args[0]
+    if not op.pointwise and isinstance(first, Tensor):  # a weight may be larger
+        made.dtype, made.shape = str(first.dtype).removeprefix("torch."), tuple(first.shape)
+    made.choices = {
+        a.name: value
+        for a, value in zip(op.arguments, args, strict=True)
+        if a.kind in ("choice", "flag", "integer", "number") and _sets_apart(a, value)
+    }
+    return made
+
+
+def _sets_apart(argument: Argument, value: Any) -> bool:
+    """A number that every call has to give (a scale) is a value like those of the tensors."""
+    required = argument.default is inspect.Parameter.empty
+    return value != argument.default and not (required and argument.kind == "number")
 
 
 def of_function(
@@ -114,7 +161,7 @@ def of_function(
     """A job on a function of the user's, on the user's arguments."""
 
     def draw() -> list[Any]:
-        copies = pytree.tree_map(_copied, list(args))
+        copies = pytree.tree_map(copied, list(args))
         for t in leaves(copies):
             t.requires_grad_(mode != "forward" and t.is_floating_point())
         return list(copies)
@@ -150,10 +197,45 @@ def _known(op: Op, made: Job, args: Sequence[Any]) -> Job:
     """Adds what the registry knows of an op: what it costs, and a copy of as many bytes."""
     if made.mode != "forward" and not op.differentiable:
         raise ValueError(f"{op.name} has no gradient: only `forward` can be measured")
-    made.random = op.random
+    made.random = op.draws({a.name: v for a, v in zip(op.arguments, args, strict=True)})
+    # Where FLOPs are so many an element there is no matrix product.
+    made.multiplies = callable(op.flops)
+    weights = _weights(op)
+    made.weights = frozenset(i for i, a in enumerate(op.arguments) if a in weights)
+    made.widths = _widths(op, args, weights)
     work = made.work = _work(op, list(args), made.mode, made.device)
     made.yardsticks["copy"] = lambda: _copy(work.bytes_moved, made.device)
     return made
+
+
+# ---- layers: which arguments are weights, and how wide they make it
+
+
+def _letters(rule: str) -> list[str]:
+    return [c for c in rule if c.isalpha()]
+
+
+def _weights(op: Op) -> list[Argument]:
+    """Arguments whose shape shares no leading dimension with the first one's."""
+    first = op.arguments[0].shape
+    leading = {"...", *_letters(first)[:-1]}
+    return [a for a in op.arguments[1:] if a.shape and not any(d in a.shape for d in leading)]
+
+
+def _widths(op: Op, args: Sequence[Any], weights: Sequence[Argument]) -> tuple[int, ...]:
+    """The first size of a weight that x does not have, and the output's where it is another."""
+    known = _letters(op.arguments[0].shape)
+    for argument, value in zip(op.arguments, args, strict=True):
+        if argument in weights and isinstance(value, Tensor):
+            sizes = zip(_letters(argument.shape), value.shape, strict=True)
+            width = next((size for letter, size in sizes if letter not in known), None)
+            if width is not None:
+                out = results(op, args)[0][0].shape[-1]
+                return (width,) if out == width else (width, out)
+    return ()
+
+
+# ---- values
 
 
 def _wanting(op: Op, args: Sequence[Any], mode: Mode) -> list[Any]:
@@ -167,36 +249,7 @@ def _floats(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _copied(value: Any) -> Any:
-    """A copy with the same strides: an expanded tensor is read from the cache, a dense one not."""
-    if not isinstance(value, Tensor):
-        return value
-    own = _unexpanded(value.detach())
-    if _overlapping(own) or own.layout != torch.strided:
-        return value.detach().clone()
-    made = torch.empty_strided(own.shape, own.stride(), dtype=own.dtype, device=own.device)
-    return made.copy_(own).expand(value.shape)
-
-
-def _unexpanded(t: Tensor) -> Tensor:
-    """The elements that are there, each once."""
-    if t.layout != torch.strided:
-        return t
-    for dim, (size, stride) in enumerate(zip(t.shape, t.stride(), strict=True)):
-        if size > 1 and stride == 0:
-            t = t.narrow(dim, 0, 1)
-    return t
-
-
-def _overlapping(t: Tensor) -> bool:
-    """Whether two elements may share memory: as in windows that slide."""
-    reach = 1
-    for size, stride in sorted(zip(t.shape, t.stride(), strict=True), key=lambda d: d[1]):
-        if size > 1:
-            if stride < reach:
-                return True
-            reach = stride * (size - 1) + reach
-    return False
+# ---- the least to do
 
 
 def _work(op: Op, args: list[Any], mode: Mode, device: str) -> Work:
@@ -220,48 +273,3 @@ def _copy(moved: int, device: str) -> Function:
     source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return lambda *args: target.copy_(source)
-
-
-# ---- arguments
-
-
-class Arguments:
-    """Several sets of arguments in turn, each with other values before it is used again."""
-
-    SETS = 3
-
-    def __init__(self, job: Job) -> None:
-        self.sets = [job.arguments() for _ in range(self.SETS)]
-        self._spare = job.arguments()
-        self._turn = 0
-        self._all = job.integers_are_data
-
-    def __getitem__(self, i: int) -> list[Any]:
-        return self.sets[i % self.SETS]
-
-    def refresh(self, i: int) -> int:
-        """New values at the same addresses; returns the turn that has them."""
-        self._turn += 1
-        self.renew(i, self._turn)
-        return self._turn
-
-    def renew(self, i: int, turn: int) -> None:
-        """The values of this turn: those of the spare set, rolled so far."""
-        with torch.no_grad():
-            for mine, spare in zip(leaves(self[i]), leaves(self._spare), strict=True):
-                if self._all or mine.is_floating_point():
-                    _roll_into(mine, spare, turn)
-
-
-def _roll_into(target: Tensor, source: Tensor, turn: int) -> None:
-    target, source = _unexpanded(target), _unexpanded(source)
-    if target.layout != torch.strided or not target.numel() or _overlapping(target):
-        return
-    dim = max(range(target.dim()), key=lambda d: target.shape[d], default=None)
-    if dim is None:
-        return
-    size = target.shape[dim]
-    by = (turn * 7919) % size  # a prime, so that all shifts come up
-    target.narrow(dim, 0, size - by).copy_(source.narrow(dim, by, size - by))
-    if by:
-        target.narrow(dim, size - by, by).copy_(source.narrow(dim, 0, by))

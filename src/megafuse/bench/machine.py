@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from megafuse.bench import timing
-from megafuse.runtime import cpp
+from megafuse.runtime import cpp, fp32_matmul
 
 # Why a driver holds the clock down, by the bits of clocks_event_reasons.active. Idle and the
 # user's own settings are not among them.
@@ -141,6 +141,28 @@ def load() -> float | None:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
         return None
+
+
+# ---- float32 that is float32
+
+
+def float32_products(device: str) -> dict[str, str]:
+    """How float32 matrices are multiplied at the moment, by torch itself and by megafuse."""
+    backend: Any = torch.backends.cuda if device == "cuda" else torch.backends.mkldnn
+    told = str(backend.matmul.fp32_precision)
+    torch_does = "ieee" if told == "none" else told
+    ours = torch_does
+    if device == "cuda":
+        ours = fp32_matmul.get_fp32_matmul() or ("tf32" if torch_does == "tf32" else "split")
+    return {"float32_torch": torch_does, "float32_megafuse": ours}
+
+
+def not_float32(products: dict[str, str]) -> list[str]:
+    """What to warn of: a float32 row against something less."""
+    told = products.get("float32_torch", "ieee")
+    if told == "ieee":
+        return []
+    return [f"torch is set to multiply float32 matrices as {told}: eager is not float32 here"]
 
 
 # ---- asking

@@ -1,7 +1,7 @@
 """What a benchmark found out, and its JSON: the one source of the table, the page and README.
 
     Result ── machine, versions, commit, roofs
-      └─ Row ── one op, mode, dtype and shape
+      └─ Row ── one op, mode, dtype and shape, a layer's widths, arguments that were chosen
            ├─ Entry ── one contender: its times, accuracy, traffic; or its error and no time
            └─ speedups: how many times longer each other contender took than the subject
 
@@ -20,6 +20,7 @@ from typing import Any
 
 FORMAT, VERSION = "megafuse-bench", 1
 CLOCKS = ("cold", "warm", "host", "graph")
+Choice = bool | str | int | float  # an argument's value; of an optional tensor, whether it is given
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,9 @@ class Row:
     flops: int | None
     roof: str | None  # which roof binds: "memory" or "compute"
     entries: list[Entry]
+    widths: list[int] = field(default_factory=list)  # of a layer: hidden features, the output's
+    choices: dict[str, Choice] = field(default_factory=dict)  # arguments that set the row apart
+    floor: float | None = None  # seconds: the least that the roofs allow
     speedups: dict[str, dict[str, Speedup]] = field(default_factory=dict)  # by name, then clock
     conditions: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -98,9 +102,28 @@ class Row:
         return next((e for e in self.entries if e.name == name), None)
 
     @property
-    def key(self) -> tuple[str, str, str, tuple[int, ...]]:
+    def key(self) -> tuple[str, str, str, str]:
         """What makes two rows of different files comparable."""
-        return self.op, self.mode, self.dtype, tuple(self.shape)
+        return self.op, self.mode, self.dtype, self.label
+
+    @property
+    def size(self) -> str:
+        """64×768→3072: the shape of the first tensor, and how wide a layer makes it."""
+        return "→".join(["×".join(map(str, self.shape)), *map(str, self.widths)])
+
+    @property
+    def label(self) -> str:
+        """64×768→3072 tanh: the size, and the choices in words."""
+        return " ".join([self.size, *(_worded(n, v) for n, v in self.choices.items())])
+
+
+def _worded(name: str, value: Choice) -> str:
+    """causal, no mask, tanh, approximate=none, p=0.1"""
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    if isinstance(value, str) and value != "none":
+        return value
+    return f"{name}={value if isinstance(value, str) else f'{value:g}'}"
 
 
 @dataclass
@@ -114,9 +137,13 @@ class Roofs:
     date: str = ""
 
     def matching(self, dtype: str, gemm: bool = False) -> float:
-        """FLOP a second for this dtype; arithmetic outside matrix products is done in float32."""
+        """FLOP a second for this dtype; arithmetic outside matrix products is done in float32.
+
+        A float32 product may be three of float16 (docs/fp32.md), where that is faster.
+        """
         wanted = dtype if gemm or dtype == "float64" else "float32"
-        return self.gemm.get(wanted) or self.gemm["float32"]
+        rate = self.gemm.get(wanted) or self.gemm["float32"]
+        return max(rate, self.gemm.get("float16", 0.0) / 3) if gemm and dtype == "float32" else rate
 
 
 @dataclass

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from megafuse.bench import honesty, machine, timing, traffic
+from megafuse.bench.arguments import Arguments
 from megafuse.bench.contenders import Contender, Function
 from megafuse.bench.graph import captured
-from megafuse.bench.job import YARDSTICKS, Arguments, Job, Mode
+from megafuse.bench.job import YARDSTICKS, Job, Mode
 from megafuse.bench.result import Entry, Roofs, Row, Span, Speedup
 from megafuse.bench.timing import Clock, Timing, compare
 
@@ -225,20 +226,24 @@ class Measurement:
 
     def row(self) -> Row:
         work = self.job.work
+        products = self._products()
         row = Row(
             op=self.job.name,
             mode=self.job.mode,
             dtype=self.job.dtype,
             shape=list(self.job.shape),
+            widths=list(self.job.widths),
+            choices=self.job.choices,
             elements=self.job.elements,
             device=self.job.device,
             subject=self.runners[0].name,
             bytes_least=work.bytes_moved if work else None,
             flops=work.flops if work else None,
             roof=self._binding(),
+            floor=self._floor(),
             entries=[r.entry for r in self.runners],
-            conditions=asdict(self.conditions[-1]) if self.conditions else {},
-            warnings=machine.throttled(self.conditions),
+            conditions=(asdict(self.conditions[-1]) if self.conditions else {}) | products,
+            warnings=machine.throttled(self.conditions) + machine.not_float32(products),
         )
         timings = {r.name: r.timings() for r in self.runners}
         for runner in self.runners:
@@ -258,15 +263,26 @@ class Measurement:
                     }
         return row
 
-    def _binding(self) -> str | None:
+    def _products(self) -> dict[str, str]:
+        """How float32 matrices are multiplied, where this row does."""
+        if self.job.multiplies and self.job.dtype == "float32":
+            return machine.float32_products(self.job.device)
+        return {}
+
+    def _least(self) -> dict[str, float]:
+        """Seconds that each roof allows at best."""
         work = self.job.work
         if work is None:
-            return None
-        memory = work.bytes_moved / self.roofs.copy
-        return "memory" if memory >= work.flops / self._compute() else "compute"
+            return {}
+        compute = self.roofs.matching(self.job.dtype, gemm=self.job.multiplies)
+        return {"memory": work.bytes_moved / self.roofs.copy, "compute": work.flops / compute}
 
-    def _compute(self) -> float:
-        return self.roofs.matching(self.job.dtype)
+    def _floor(self) -> float | None:
+        return max(self._least().values(), default=None)
+
+    def _binding(self) -> str | None:
+        least = self._least()
+        return max(least, key=least.__getitem__, default=None)
 
     def _judge_floor(
         self, runner: _Runner, times: dict[str, Timing], copies: dict[str, Timing]
@@ -288,9 +304,8 @@ class Measurement:
             entry.roof_share = entry.bytes_per_second / self.roofs.copy
             return
         entry.flop_per_second = work.flops / cold
-        entry.roof_share = max(
-            entry.bytes_per_second / self.roofs.copy, entry.flop_per_second / self._compute()
-        )
+        floor = self._floor()
+        entry.roof_share = None if floor is None else floor / cold
 
 
 def _guarded(name: str, call: timing.Contender) -> timing.Contender:

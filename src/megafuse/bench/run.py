@@ -17,7 +17,7 @@ from megafuse.bench.contenders import Function
 from megafuse.bench.job import YARDSTICKS, Job
 from megafuse.bench.result import Result, Row
 from megafuse.bench.row import Effort, Measurement
-from megafuse.bench.suites import Spec
+from megafuse.bench.spec import Spec
 from megafuse.ops import OPS
 from megafuse.registry import Op
 from megafuse.runtime import loader
@@ -89,7 +89,16 @@ def of_spec(spec: Spec, device: str) -> Job:
     op = OPS[spec.op]
     named = [n for n in spec.against if n not in YARDSTICKS]
     contenders = who.of_op(op, device, named)
-    made = job.of_op(op, spec.mode, spec.dtype, spec.shape, device, contenders)
+    made = job.of_op(
+        op,
+        spec.mode,
+        spec.dtype,
+        spec.shape,
+        device,
+        contenders,
+        spec.features,
+        dict(spec.choices),
+    )
     if "bare" in spec.against:
         made.yardsticks["bare"] = lambda: _bare(op, made)
     return made

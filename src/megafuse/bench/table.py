@@ -13,20 +13,21 @@ from collections.abc import Callable, Sequence
 from megafuse.bench.result import CLOCKS, Accuracy, Entry, Result, Row, Span, Speedup
 
 WIDTH = 80
-_FEW = 3
+FEW = 3  # rows that get a table each
 _CLOCKS = {
     "cold": "cold cache",
     "warm": "warm cache",
     "host": "of the host alone",
     "graph": "replayed from a CUDA graph",
 }
+_INDENT = "  "
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 
 
 def text(result: Result) -> str:
     """The whole result, as printed."""
     lines = [heading(result), ""]
-    if len(result.rows) <= _FEW:
+    if len(result.rows) <= FEW:
         for row in result.rows:
             lines += [*details(row), ""]
     else:
@@ -58,37 +59,70 @@ def busy(result: Result) -> list[str]:
 
 
 class Summary:
-    """One line a row. Made from the rows' entries, before or after they are measured."""
+    """One line a row. Made from the rows' entries, before or after they are measured.
+
+    Where elements do not tell rows apart (a layer's width, a mask), each op has a title, and its
+    rows begin with their shape and choices.
+    """
 
     def __init__(self, rows: Sequence[Row], clock: str = "cold") -> None:
         self.clock = clock
         rivals = [e for row in rows for e in row.entries if e.name != row.subject]
         self.rivals = list(dict.fromkeys(e.name for e in rivals if not e.yardstick))
         self.subjects = list(dict.fromkeys(row.subject for row in rows)) or ["fused"]
-        self.width = min(max([len(row.op) for row in rows] + [2]), 18)
-        left = WIDTH - self.width - len(" fp32 1234 Ki 12.3 µs ±123% 100%")
+        short = {(row.op, row.mode, row.dtype, row.elements) for row in rows}
+        self.titled = len(short) < len(rows) or any(row.widths or row.choices for row in rows)
+        numbers = len(" fp32 12.3 µs ±123% 100%")
+        if self.titled:
+            longest = max(len(_INDENT + row.label) for row in rows)
+            room = WIDTH - numbers - len(" 1.23×±4%") * len(self.rivals)
+            self.width = max(min(longest, room), len("size"))
+        else:
+            self.width = min(max([len(row.op) for row in rows] + [2]), 18)
+            numbers += len(" 1234 Ki")
+        left = WIDTH - self.width - numbers
         self.cell = min(left // (len(self.rivals) or 1) - 1, 10)
-        self.mode = ""
+        self.mode = self.op = self.label = ""
 
     def head(self) -> list[str]:
-        cells = [f"{'op':<{self.width}}", "    ", f"{'size':>7}", f"{self.subjects[0][:13]:>13}"]
+        cells = [f"{'size' if self.titled else 'op':<{self.width}}", "    "]
+        cells += [] if self.titled else [f"{'size':>7}"]
+        cells.append(f"{self.subjects[0][:13]:>13}")
         cells += [_fitting(self.cell, name, _short(name)) for name in self.rivals]
         line = " ".join([*cells, "roof"])
         return [line, "─" * len(line)]
 
     def lines(self, row: Row) -> list[str]:
+        return [*self._titles(row), *self._named(row, self._numbers(row)), *self._notes(row)]
+
+    def _titles(self, row: Row) -> list[str]:
         found = []
         if row.mode != self.mode:
-            self.mode = row.mode
+            self.mode, self.op = row.mode, ""
             found.append(f"{row.mode}:")
+        if self.titled and row.op != self.op:
+            self.op, self.label = row.op, ""
+            found += _wrapped(row.op)
+        return found
+
+    def _named(self, row: Row, numbers: str) -> list[str]:
+        if not self.titled:
+            size = _fitting(7, count(row.elements), f"{row.elements:.1e}")
+            return [f"{row.op[: self.width]:<{self.width}} {_dtype(row)} {size} {numbers}"]
+        label = _INDENT + row.label
+        if len(label) <= self.width:
+            return [f"{label:<{self.width}} {_dtype(row)} {numbers}"]
+        named = []
+        if row.label != self.label:  # the next dtype of the same row needs no name
+            self.label = row.label
+            named = textwrap.wrap(
+                row.label, WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
+            )
+        return [*named, f"{'':<{self.width}} {_dtype(row)} {numbers}"]
+
+    def _numbers(self, row: Row) -> str:
         subject = row.entries[0]
-        cells = [
-            f"{row.op[: self.width]:<{self.width}}",
-            _DTYPES.get(row.dtype, row.dtype)[:4].ljust(4),
-            _fitting(7, count(row.elements), f"{row.elements:.1e}"),
-            _time(subject.times.get(self.clock)),
-        ]
-        notes = [n for name, e in _failed(row) for n in _note(f"{name}: {e.error}")]
+        cells = [_time(subject.times.get(self.clock))]
         for name in self.rivals:
             entry = row.entry(name)
             ratio = row.speedups.get(name, {}).get(self.clock)
@@ -96,16 +130,19 @@ class Summary:
                 cells.append(_fitting(self.cell, "wrong"))
             else:
                 cells.append(_ratio(ratio, self.cell))
-        cells.append(f"{share(subject.roof_share):>4}")
-        found.append(" ".join(cells).rstrip())
-        return found + notes + [n for w in row.warnings for n in _note(w)]
+        return " ".join([*cells, f"{share(subject.roof_share):>4}"]).rstrip()
+
+    def _notes(self, row: Row) -> list[str]:
+        failed = [f"{e.name}: {e.error}" for e in row.entries if e.error]
+        return [n for words in (*failed, *row.warnings) for n in _note(words)]
 
     def legend(self) -> list[str]:
         who = ", ".join(self.rivals) or "others"
         return _wrapped(
             f"{self.subjects[0]}: median time, {_CLOCKS[self.clock]}, ± half of the spread (10th "
             f"to 90th percentile). {who}: how many times longer they took; ≈ is ambiguous, the two "
-            "spreads overlap. roof: share, with a cold cache, of what this machine can do at best."
+            "spreads overlap. roof: share, with a cold cache, of what this machine can do at best; "
+            "that is, its floor over its time."
         )
 
 
@@ -114,8 +151,7 @@ class Summary:
 
 def details(row: Row) -> list[str]:
     """A contender a line."""
-    size = "×".join(map(str, row.shape))
-    lines = _wrapped(f"{row.op}, {row.mode}, {row.dtype}, {size}")
+    lines = _wrapped(f"{row.op}, {row.mode}, {row.dtype}, {row.label}")
     clocks = [c for c in CLOCKS if any(c in e.times for e in row.entries)]
     head = [f"{clocks[0] if clocks else '':>13}", *(f"{c:>7}" for c in clocks[1:])]
     ratio = 9 if len(clocks) > 3 else 11  # ≈12.3×±123%, where there is room
@@ -129,7 +165,7 @@ def details(row: Row) -> list[str]:
     for entry in _hungry(row):
         lines += _note(f"{entry.name} takes {size_of(entry.peak_extra_bytes)} beside its results")
     if row.bytes_least is not None:
-        lines.append(f"  least to move: {size_of(row.bytes_least)}; binding roof: {row.roof}")
+        lines += _note(_least(row))
     return lines + [n for w in row.warnings for n in _note(w)]
 
 
@@ -152,12 +188,17 @@ def _entry_line(row: Row, entry: Entry, clocks: Sequence[str], width: int, ratio
     return " ".join(cells).rstrip()
 
 
+def _least(row: Row) -> str:
+    told = f"least to move: {size_of(row.bytes_least)}; binding roof: {row.roof}"
+    return told if row.floor is None else f"{told}; floor: {seconds(row.floor)}"
+
+
 def _hungry(row: Row) -> list[Entry]:
     return [e for e in row.entries if (e.peak_extra_bytes or 0) > (row.bytes_least or 0) / 100]
 
 
-def _failed(row: Row) -> list[tuple[str, Entry]]:
-    return [(e.name, e) for e in row.entries if e.error]
+def _dtype(row: Row) -> str:
+    return _DTYPES.get(row.dtype, row.dtype)[:4].ljust(4)
 
 
 def _worst(accuracy: Accuracy | None) -> str:
@@ -171,7 +212,7 @@ def html(result: Result) -> str:
     """A table for each row."""
     parts = [f"<p>{markup.escape(heading(result))}</p>"]
     for row in result.rows:
-        title = f"{row.op}, {row.mode}, {row.dtype}, {'×'.join(map(str, row.shape))}"
+        title = f"{row.op}, {row.mode}, {row.dtype}, {row.label}"
         parts.append(f"<table><caption>{markup.escape(title)}</caption><thead><tr>")
         titles = ("", "cold", "warm", "host", "graph", "speed-up", "roof", "launches", "max error")
         parts.append("".join(f"<th>{t}</th>" for t in titles) + "</tr></thead><tbody>")

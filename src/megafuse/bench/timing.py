@@ -40,7 +40,9 @@ _CYCLES_PER_SECOND = 2e9
 _HEAD_START = 150e-6
 _LONGEST_HEAD_START = 20e-3
 _IN_A_ROW = 200  # calls of a "wall" sample on CUDA
-_QUEUED = 60  # of a "host" sample: far fewer than the driver queues before it makes the host wait
+# Calls of a "host" sample: few enough that the driver queues all of them (it holds about a thousand
+# launches, and a block's backward is fifty), and that long ones do not take a second.
+_QUEUED, _LEAST_QUEUED, _QUEUED_SECONDS = 60, 5, 10e-3
 _CHECK_EVERY = 5  # rounds between two looks at the spread
 _LEAST_ROUNDS = 10
 
@@ -142,12 +144,19 @@ def _sampler(contender: Contender, device: torch.device, clock: Clock) -> Sample
 
 
 def _in_a_row(contender: Contender, device: torch.device, wait: bool) -> Sampler:
-    if device.type == "cuda":
-        calls = _IN_A_ROW if wait else _QUEUED
+    if device.type == "cuda" and wait:
+        calls = _IN_A_ROW
+    elif device.type == "cuda":
+        calls = _queued(min(_seconds(contender, 0, 1, device, wait=True) for _ in range(3)))
     else:
         took = min(_seconds(contender, 0, 1, device, wait) for _ in range(3))
         calls = max(1, math.ceil(_SAMPLE_SECONDS / max(took, 1e-9)))
     return lambda i: _seconds(contender, i, calls, device, wait)
+
+
+def _queued(took: float) -> int:
+    """How many calls to queue, of which one takes so long until the device is done."""
+    return max(_LEAST_QUEUED, min(_QUEUED, int(_QUEUED_SECONDS / took)))
 
 
 def _seconds(contender: Contender, i: int, calls: int, device: torch.device, wait: bool) -> float:

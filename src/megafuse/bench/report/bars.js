@@ -46,14 +46,15 @@ function barsOfSize(row, clock, lookOf) {
 
 function sizeCaption(row) {
     const share = subjectOf(row)?.roof_share;
+    const floor = known(row.floor) ? `floor ${seconds(row.floor)}, ` : "";
     return h(
         "caption",
         null,
         h("b", null, amount(row.elements)),
         " ",
-        h("span.soft", null, shapeOf(row.shape)),
+        h("span.soft", null, sizeWords(row)),
         known(share)
-            ? h("span.share", null, `${percent(share)} of the ${row.roof || "measured"} roof`)
+            ? h("span.share", null, `${floor}${percent(share)} of the ${row.roof || "measured"} roof`)
             : null,
     );
 }
@@ -107,6 +108,8 @@ function gainText(row, entry, clock) {
 
 /** In percent of the column, so that it follows the width by itself. */
 function drawnBar(row, entry, span, clock, { most, yard, look }) {
+    // A floor of bytes is what the copy shows.
+    const floor = clock === "cold" && row.roof === "compute" && row.floor < most ? row.floor : 0;
     const at = (x) => `${((100 * x) / most).toFixed(3)}%`;
     const upright = (x, top, bottom, kind) =>
         s(`line.${kind}`, { x1: at(x), x2: at(x), y1: top, y2: bottom });
@@ -119,6 +122,7 @@ function drawnBar(row, entry, span, clock, { most, yard, look }) {
             : s("rect.fill", { x: 0, y: 4, height: 12, width: at(span.median), rx: 1.5 }),
         isYardstick(entry) ? upright(span.median, 0, 20, "yard") : null,
         yard && !isYardstick(entry) ? upright(yard.median, 0, 20, "yard.through") : null,
+        floor && !isYardstick(entry) ? upright(floor, 0, 20, "floor") : null,
         ...whisker,
     );
     return withTip(bar, barTip(row, entry, span, clock));

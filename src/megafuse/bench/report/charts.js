@@ -1,10 +1,11 @@
 // What all charts share: titles, marks, scales.
 
-const titleOf = (row) => `${row.op} · ${row.mode} · ${row.dtype}`;
-const sizeOf = (row) => `${amount(row.elements)} elements (${shapeOf(row.shape)})`;
+const nameOf = (row) => [row.op, variantOf(row)].filter(Boolean).join(" ");
+const titleOf = (row) => `${nameOf(row)} · ${row.mode} · ${row.dtype}`;
+const sizeOf = (row) => `${amount(row.elements)} elements (${sizeWords(row)})`;
 
 function panelTitle(row) {
-    return h("h3", null, row.op, " ", h("span.soft", null, `${row.mode} · ${row.dtype}`));
+    return h("h3", null, nameOf(row), " ", h("span.soft", null, `${row.mode} · ${row.dtype}`));
 }
 
 /** The verdict as a word, so that no meaning hangs on colour. */

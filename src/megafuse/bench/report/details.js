@@ -46,7 +46,7 @@ function annotate(column, notes, remarksOf) {
 }
 
 const warningsOf = (row) =>
-    row.warnings.map((text) => `${row.op}, ${amount(row.elements)}: ${text}`);
+    row.warnings.map((text) => `${nameOf(row)}, ${sizeWords(row)}: ${text}`);
 
 /** Without the contender's name: where several lack the same, one note is enough. */
 function reasonsOf(entry) {
@@ -90,6 +90,7 @@ const rateColumns = () => [
         "The least bytes the op can move, over the cold time",
     ),
     number("FLOP/s", ({ entry }) => entry.flop_per_second, flopRate, "Over the cold time"),
+    number("floor", ({ row }) => row.floor, seconds, "The least time that the roofs allow"),
     {
         ...number("of roof", ({ entry }) => entry.roof_share, percent, "Of the roof that binds"),
         cell: ({ row, entry }) =>

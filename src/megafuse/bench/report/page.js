@@ -31,6 +31,9 @@ function drawTimes(rows, present) {
         words,
         " Every size has its own scale from 0. The whisker holds four of five samples; one with an arrow goes on further.",
         present.some(({ name }) => name === COPY) ? " The dashed line is a plain copy of as many bytes." : "",
+        rows.some((row) => row.roof === "compute" && known(row.floor))
+            ? " The solid one is the floor where arithmetic binds."
+            : "",
     );
     put(
         "times",

@@ -13,12 +13,25 @@ const clockWord = (clock) => clockName(clock).replace(/^[A-Z](?=[a-z])/, (c) => 
 
 const unique = (values) => [...new Set(values)];
 const allRows = (files) => files.flatMap((file) => file.rows);
-const keyOf = (row) => JSON.stringify([row.op, row.mode, row.dtype, row.shape]);
+const keyOf = (row) =>
+    JSON.stringify([row.op, row.mode, row.dtype, sizeWords(row), variantOf(row)]);
 const entryOf = (row, name) => row.entries.find((entry) => entry.name === name);
 const subjectOf = (row) => entryOf(row, row.subject);
 /** It computes nothing: drawn as a mark, never as a rival. */
 const isYardstick = ({ yardstick }) => Boolean(yardstick);
 const isRival = (row, entry) => entry.name !== row.subject && !isYardstick(entry);
+
+/** 64 × 768 → 3,072: the first tensor, and how wide a layer makes it. */
+const sizeWords = (row) => [shapeOf(row.shape), ...(row.widths || []).map(whole)].join(" → ");
+
+/** causal, no mask, tanh, approximate=none, p=0.1: the arguments that set a row apart. */
+const variantOf = (row) =>
+    Object.entries(row.choices || {})
+        .map(([name, value]) => {
+            if (typeof value === "boolean") return value ? name : `no ${name}`;
+            return typeof value === "string" && value !== "none" ? value : `${name}=${value}`;
+        })
+        .join(" ");
 
 const timeOf = (entry, clock) => {
     const span = entry && !entry.error && entry.times[clock];
@@ -64,7 +77,7 @@ function matching(rows, { op, mode, dtype }) {
 function panelsOf(rows) {
     const panels = new Map();
     for (const row of rows) {
-        const key = JSON.stringify([row.op, row.mode, row.dtype]);
+        const key = JSON.stringify([row.op, row.mode, row.dtype, variantOf(row)]);
         if (!panels.has(key)) panels.set(key, []);
         panels.get(key).push(row);
     }

@@ -19,10 +19,15 @@ function rooflinePoints(rows, lookOf) {
 
 /** The compute roofs that these rows stand under: float32, and that of each dtype shown. */
 function computeRoofs(roofs, rows) {
+    const gemm = roofs?.gemm || {};
     const dtypes = new Set(["float32", ...rows.map((row) => row.dtype)]);
-    return Object.entries(roofs?.gemm || {})
-        .filter(([dtype, rate]) => dtypes.has(dtype) && rate > 0)
-        .sort((a, b) => a[1] - b[1]);
+    const shown = Object.entries(gemm).filter(([dtype, rate]) => dtypes.has(dtype) && rate > 0);
+    // Matrices of float32 may be multiplied as three of float16: the roof of rows that do.
+    const split = gemm.float16 / 3;
+    const below = (row) => row.flops / row.floor > 1.001 * gemm.float32;
+    if (split > gemm.float32 && rows.some((row) => row.dtype === "float32" && below(row)))
+        shown.push(["float32 as three float16", split]);
+    return shown.sort((a, b) => a[1] - b[1]);
 }
 
 function rooflineChart(points, roofs, gemm, width) {

@@ -58,7 +58,7 @@ function statsOf(file, clock) {
             ? stat(
                   percent(subjectOf(best).roof_share),
                   `of the ${best.roof} roof at best`,
-                  `${best.op}, ${best.dtype}, ${amount(best.elements)}`,
+                  `${nameOf(best)}, ${best.dtype}, ${amount(best.elements)}`,
                   subjectOf(best).roof_share,
               )
             : null,

@@ -1,19 +1,24 @@
 // Columns that several tables share, and the accuracy table.
 
-const KINDS = { op: (r) => r.row.op, mode: (r) => r.row.mode, dtype: (r) => r.row.dtype };
+const KINDS = {
+    op: (r) => r.row.op,
+    choices: (r) => variantOf(r.row),
+    mode: (r) => r.row.mode,
+    dtype: (r) => r.row.dtype,
+};
 
-/** The first columns of most tables. Mode and dtype are left out where all rows have the same. */
+/** The first columns of most tables, less those in which all rows have the same. */
 function rowColumns(lines) {
     const varied = (of) => unique(lines.map(of)).length > 1;
     const columns = [{ title: "op", head: true, value: KINDS.op }];
-    for (const title of ["mode", "dtype"]) {
+    for (const title of ["choices", "mode", "dtype"]) {
         if (varied(KINDS[title])) columns.push({ title, value: KINDS[title] });
     }
     columns.push({
         title: "size",
         value: ({ row }) => row.elements,
         cell: ({ row }) =>
-            h("span", null, amount(row.elements), " ", h("small", null, shapeOf(row.shape))),
+            h("span", null, amount(row.elements), " ", h("small", null, sizeWords(row))),
     });
     return columns;
 }

@@ -1,0 +1,103 @@
+"""benchmarks/readme_results.py: README's tables, from results files."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import bench_results as made
+import pytest
+
+from megafuse.bench.result import Result
+
+SCRIPT = Path(__file__).parent.parent / "benchmarks" / "readme_results.py"
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch) -> ModuleType:
+    """With a README and results of its own."""
+    found = importlib.util.spec_from_file_location("readme_results", SCRIPT)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    monkeypatch.setattr(module, "README", tmp_path / "README.md")
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    module.README.write_text("Before.\n<!-- results -->\nold\n<!-- /results -->\nAfter.\n")
+    return module
+
+
+def layers() -> Result:
+    rivals = {"eager": 1.5, "compile": 1.01, "compile-max": 0.8, "copy": 0.2}
+    tuned = made.row(
+        *("linear_gelu", 3 << 18, 98e-6),
+        dtype="bfloat16",
+        rivals=rivals,
+        shape=[1024, 768],
+        widths=[3072],
+        choices={"approximate": "tanh"},
+        floor=49e-6,
+        roof="compute",
+    )
+    tuned.entries[0].roof_share = 0.5
+    plain = made.row("softmax", mode="forward+backward", rivals={"eager": 3.0})
+    result = made.result([tuned, made.failing(plain, "eager", "off")])
+    result.suite = "transformer"
+    return result
+
+
+def cells(text: str, op: str) -> list[str]:
+    line = next(line for line in text.splitlines() if line.startswith(f"| `{op}`"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_layers_are_held_against_their_floor(script):
+    text = script.table(layers())
+    names = [
+        "`op`",
+        "size",
+        "",
+        "dtype",
+        "fused",
+        "floor",
+        "eager",
+        "compile",
+        "compile-max",
+        "of floor",
+    ]
+    assert [f"| {' | '.join(names).replace('`', '')} |"] == [
+        line for line in text.splitlines() if line.startswith("| op")
+    ]
+    assert cells(text, "linear_gelu") == [
+        *("`linear_gelu`", "1024×768→3072 tanh", "forward", "bfloat16", "98.0 µs", "49.0 µs"),
+        *("1.50×", "≈1.01×", "0.80×", "50%"),
+    ]
+    assert cells(text, "softmax")[4:9] == ["4.00 µs", "", "wrong", "", ""]
+    assert "Transformer layers and rows, NVIDIA H200" in text
+    assert "copy 4,000 GB/s" in text
+
+
+def test_pointwise_ops_are_held_against_a_copy(script):
+    text = script.table(made.result([made.row()]))
+    assert cells(text, "gelu_scale") == [
+        *("`gelu_scale`", "forward", "float32", "1 Mi", "4.00 µs", "2.50×", "≈1.01×", "90%"),
+        *("8.00 µs", "2.50×", "≈1.01×"),
+    ]
+    assert "floor" not in text
+
+
+def test_every_results_file_has_its_table(script, tmp_path, monkeypatch):
+    made.result([made.row()]).write(tmp_path / "seeds-b.json")
+    layers().write(tmp_path / "transformer-a.json")
+    layers().write(tmp_path / "other-a.json")
+    text = script.rendered()
+    assert text.startswith("Before.\n<!-- results -->\n<details>")
+    assert text.endswith("</details>\n<!-- /results -->\nAfter.\n")
+    assert text.count("<details>") == 2
+    assert text.index("gelu_scale") < text.index("linear_gelu")
+    monkeypatch.setattr("sys.argv", ["readme_results.py", "--check"])
+    assert script.main() == 1
+    monkeypatch.setattr("sys.argv", ["readme_results.py"])
+    assert script.main() == 0
+    assert script.README.read_text() == text
+    monkeypatch.setattr("sys.argv", ["readme_results.py", "--check"])
+    assert script.main() == 0
