@@ -1,6 +1,7 @@
 """Compiles every CUDA kernel of the package for every architecture, without a GPU.
 
-    python .ci/compile_cuda.py              everything: NVRTC 13 and NVRTC 12
+    python .ci/compile_cuda.py              NVRTC 13 and NVRTC 12, two architectures a kernel
+    python .ci/compile_cuda.py --every      every kernel for every architecture
     python .ci/compile_cuda.py --quick      one architecture for each NVRTC
     python .ci/compile_cuda.py --arch sm_90 --arch sm_120
 
@@ -8,6 +9,10 @@ The kernels come from `megafuse.registry.catalog.jobs()`. A process can load onl
 version of cuda-bindings, so this script hands the jobs as JSON to itself, once for each
 toolkit: version 13 in this environment, version 12 in `.venv-nvrtc12`, which it makes when
 missing. Those workers import no torch.
+
+A kernel's variants differ in little that an architecture cares about, so each is compiled for the
+oldest one and, in turn, for one of the others: every architecture gets its share of every kernel,
+in a third of the time.
 """
 
 from __future__ import annotations
@@ -80,7 +85,7 @@ def nvrtc_version() -> tuple[int, int]:
     return major, minor
 
 
-def work(major: int, jobs: list[tuple[str, str]], archs: list[str]) -> int:
+def work(major: int, jobs: list[tuple[str, str, str | None]], archs: list[str], share: bool) -> int:
     """Compiles all jobs with this environment's NVRTC; returns how many failed."""
     found = nvrtc_version()
     if found[0] != major:
@@ -88,7 +93,11 @@ def work(major: int, jobs: list[tuple[str, str]], archs: list[str]) -> int:
     start = time.perf_counter()
     failures = []
     with ProcessPoolExecutor(PROCESSES) as pool:
-        pending = [pool.submit(compile_one, *job, arch) for arch in archs for job in jobs]
+        pending = [
+            pool.submit(compile_one, name, source, arch)
+            for i, (name, source, only) in enumerate(jobs)
+            for arch in wanted(only, archs, i if share else None)
+        ]
         for future in as_completed(pending):
             done = future.result()
             if done.error:
@@ -97,11 +106,21 @@ def work(major: int, jobs: list[tuple[str, str]], archs: list[str]) -> int:
                 print(f"FAILED {done.kernel} for {done.arch}{log}", flush=True)
     seconds = time.perf_counter() - start
     print(
-        f"NVRTC {found[0]}.{found[1]}: {len(jobs)} kernels × {len(archs)} architectures "
+        f"NVRTC {found[0]}.{found[1]}: {len(jobs)} kernels, {len(archs)} architectures "
         f"({' '.join(archs)}): {len(failures)} of {len(pending)} failed, {seconds:.1f} s",
         flush=True,
     )
     return len(failures)
+
+
+def wanted(only: str | None, archs: list[str], turn: int | None) -> list[str]:
+    """The architectures for a kernel: the one it is for, else all, or the first and, in turn,
+    another."""
+    if only:
+        return [only] if only.rstrip("af") in archs else []  # sm_90a is a feature set of sm_90
+    if turn is None or len(archs) < 3:
+        return archs
+    return [archs[0], archs[1 + turn % (len(archs) - 1)]]
 
 
 def nvrtc12_python() -> str:
@@ -117,11 +136,11 @@ def nvrtc12_python() -> str:
     return str(python)
 
 
-def catalog() -> list[tuple[str, str]]:
-    """Name and source of every kernel that the package can ask NVRTC for."""
+def catalog() -> list[tuple[str, str, str | None]]:
+    """Every kernel that the package can ask NVRTC for: name, source, its one architecture if so."""
     from megafuse.registry.catalog import jobs
 
-    return [(job.name, job.source) for job in jobs()]
+    return [(job.name, job.source, job.arch) for job in jobs()]
 
 
 def chosen(major: int, asked: list[str], quick: bool) -> list[str]:
@@ -136,14 +155,18 @@ def main() -> int:
     )
     known = sorted({a for archs in ARCHITECTURES.values() for a in archs}, key=lambda a: int(a[3:]))
     parser.add_argument("--quick", action="store_true", help="one architecture for each NVRTC")
+    parser.add_argument("--every", action="store_true", help="every kernel for every architecture")
     parser.add_argument("--arch", action="append", default=[], choices=known, help="only this one")
-    parser.add_argument("--jobs", type=Path, help="[[name, source], …] as JSON, not the catalog")
+    parser.add_argument(
+        "--jobs", type=Path, help="[[name, source, null], …] as JSON, not the catalog"
+    )
     parser.add_argument("--worker", type=int, choices=ARCHITECTURES, help=argparse.SUPPRESS)
     args = parser.parse_args()
 
     jobs = json.loads(args.jobs.read_text()) if args.jobs else catalog()
     if args.worker:
-        return 1 if work(args.worker, jobs, chosen(args.worker, args.arch, args.quick)) else 0
+        archs = chosen(args.worker, args.arch, args.quick)
+        return 1 if work(args.worker, jobs, archs, not (args.every or args.arch)) else 0
     if not jobs:
         raise SystemExit("the catalog names no kernels: nothing was checked")
 
@@ -157,7 +180,9 @@ def main() -> int:
                 continue
             python = nvrtc12_python() if major == 12 else sys.executable
             command = [python, __file__, "--worker", str(major), "--jobs", str(handed)]
-            command += [word for arch in archs for word in ("--arch", arch)]
+            if args.arch:
+                command += [word for arch in archs for word in ("--arch", arch)]
+            command += [option for option in ("--quick", "--every") if option in sys.argv]
             failed |= subprocess.run(command).returncode != 0
     return int(failed)
 
