@@ -110,13 +110,14 @@ def with_one_special(case: Case, value: float, dtype: torch.dtype, device: str) 
 
 def alike(cases: list[Case]) -> list[Case]:
     """Without causal attention: of keys that nobody sees, those in a tile with others are still
-    multiplied by 0, and each kernel has its own tiles."""
+    multiplied by 0, and each kernel has its own tiles. Nor the block: whether one token's NaN
+    reaches the others is up to torch's kernel for the length, and its parts are all here."""
     return [
-        c for c in shaped(cases) if not (c.name in _ATTENTION and ("causal", True) in c.choices)
+        c
+        for c in shaped(cases)
+        if c.name != "transformer_block"
+        and not (c.name == "attention" and ("causal", True) in c.choices)
     ]
-
-
-_ATTENTION = ("attention", "transformer_block")
 
 
 @pytest.mark.parametrize("case", alike(CASES), ids=str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -35,20 +36,20 @@ def _kept(x: Tensor, *args: Any) -> list[Tensor]:
     names = (*_PARAMETERS, "heads", "causal", "act", "mask", "eps", "recompute")
     given = dict(zip(names, args, strict=True))
     rows, features = x.shape[0] * x.shape[1], x.shape[-1]
-    wide = x.dtype if x.element_size() >= 4 else None
+    dtype = given["qkv_weight"].dtype
     every, most = given["recompute"] == 0, given["recompute"] < 2
     relu, width = given["act"] == "relu", len(given["w1"])
-    lse = x.new_empty((x.shape[0], given["heads"], x.shape[1]))
+    exact = torch.promote_types(dtype, torch.float32)
 
-    def matrix(columns: int, there: bool) -> Tensor:
-        return x.new_empty((rows, columns) if there else (0,))
+    def matrix(columns: int, there: bool, dtype: torch.dtype = dtype) -> Tensor:
+        return x.new_empty((rows, columns) if there else (0,), dtype=dtype)
 
     return [
         matrix(features, every),
         matrix(3 * features, most),
         matrix(features, True),
-        lse if wide is not None else lse.float(),
-        matrix(features, most),
+        x.new_empty((x.shape[0], given["heads"], x.shape[1]), dtype=exact),
+        matrix(features, most, x.dtype if most else dtype),
         matrix(features, every),
         matrix(width, most and not relu),
         matrix(width, every or (relu and most)),
@@ -86,12 +87,13 @@ def _sample(draw: Draw) -> tuple[Any, ...]:
     },
     choices={"act": dict.fromkeys(("gelu", "gelu_tanh", "relu"), "")},
     any_dtype=("mask",),
-    own_dtype=(*_NORMS, "mask"),
+    own_dtype=("x", *_NORMS, "mask"),
     keeps=_KEPT,
     kept=_kept,
     saves=("x", *_PARAMETERS, "mask", *_KEPT),
-    grads={name: i for i, name in enumerate(("x", *_PARAMETERS, "mask"))},
+    grads={name: i for i, name in enumerate(("x", *_PARAMETERS))},
     ranges={"heads": (1, 1024), "eps": (0.0, float("inf")), "recompute": (0, 2)},
+    autocast="lower",
     flops=_flops,
     launches=(7, 23),
     check=_check,
@@ -123,7 +125,9 @@ def transformer_block(
     x is [batch, tokens, features]; qkv_weight is [3·features, features], queries, keys and values
     one after the other as in torch.nn.MultiheadAttention.in_proj_weight; w1 is [hidden, features],
     w2 [features, hidden]; biases and the norms' parameters may be None. `act` is gelu, gelu_tanh or
-    relu, `causal` and `mask` are those of attention.
+    relu, `causal` and `mask` are those of attention (a mask that wants its gradient makes the whole
+    call PyTorch's). x may be float32 beside narrower weights: it
+    stays so, and so does the result, as under torch.autocast.
 
     `recompute` trades time for memory in the backward pass. 0 keeps everything between the kernels;
     1 works out the norms and the activation again; 2 keeps the attention's result only, and does
@@ -136,11 +140,12 @@ def transformer_block(
         bias = None if bias is None else bias.to(t.dtype)
         return F.layer_norm(t, t.shape[-1:], weight, bias, eps)
 
-    qkv = F.linear(norm(x, ln1_weight, ln1_bias), qkv_weight, qkv_bias)
+    qkv = F.linear(norm(x, ln1_weight, ln1_bias).to(qkv_weight.dtype), qkv_weight, qkv_bias)
     q, k, v = qkv.view(batch, tokens, 3, heads, features // heads).permute(2, 0, 3, 1, 4)
     attended = _REFERENCE_ATTENTION(q, k, v, causal, None, mask).transpose(1, 2)
     h = x + F.linear(attended.reshape(batch, tokens, features), proj_weight, proj_bias)
-    return _REFERENCE_FFN(norm(h, ln2_weight, ln2_bias), w1, b1, w2, b2, act, h, 0.0, False)
+    normed = norm(h, ln2_weight, ln2_bias).to(w1.dtype)
+    return _REFERENCE_FFN(normed, w1, b1, w2, b2, act, h, 0.0, False)
 
 
 _REFERENCE_ATTENTION: Callable[..., Tensor] = OPS["attention"].reference

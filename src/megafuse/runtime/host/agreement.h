@@ -139,26 +139,25 @@ class Sizes {
   std::optional<at::IntArrayRef> leading_;
 };
 
-// Other families: one device, the first tensor's dtype, shapes by the op's rules.
+// Other families: one device, one dtype but for arguments that have their own, shapes by the op's
+// rules.
 inline Agreement agree_by_rule(const Call& call) {
   const Op& op = *call.op;
   Agreement a;
-  bool first = true;
+  bool first = true, shared = false;
   Sizes sizes;
   for (int arg : op.tensors) {
     const at::Tensor* t = call.tensor[arg];
     if (!t) continue;
+    const bool own = op.args[arg].own_dtype;
     const at::ScalarType dtype = t->scalar_type();
     const bool floating = at::isFloatingType(dtype);
     if (!is_kernel_dtype(dtype) || (op.args[arg].kind == ArgKind::kTensor && !floating))
       throw BadArguments{};
-    if (first) {
-      a.device = t->device();
-      a.common = dtype;
-      first = false;
-    }
-    if (t->device() != a.device) throw BadArguments{};
-    if (dtype != a.common && !op.args[arg].own_dtype) throw BadArguments{};
+    if (first) a.device = t->device();
+    if (first || (!own && !shared)) a.common = dtype;
+    if (t->device() != a.device || (!own && dtype != a.common)) throw BadArguments{};
+    first = false, shared |= !own;
     if (!sizes.fit(op.args[arg].shape, t->sizes())) throw BadArguments{};
   }
   if (first) throw BadArguments{};

@@ -3,8 +3,13 @@
 //
 //   norm, qkv, attention, projection + x, norm, first layer with its activation, second layer + h
 //
-// q, k and v are views of one product, and the backward writes their gradients side by side into
-// one buffer. The gradient of a norm is added to that of the residual beside it in the same pass.
+// q, k and v are views of one product, and their gradients lie side by side in one buffer: our
+// attention kernels and torch's "efficient" one write them there, after cuDNN's and flash one copy
+// does. The gradient of a norm is added to that of the residual beside it in the same pass.
+//
+// x may be float32 beside 16-bit weights, as under autocast: it and the sums it goes into stay
+// float32, as in eager. No GEMM adds to another dtype than its own, so the sum in the middle is
+// then part of the norm that follows, and the last one a pass.
 #pragma once
 
 #include "attention.h"
@@ -24,16 +29,18 @@ inline const Op& residual_norm_op() {
   return *op;
 }
 
-// beside + the gradient of layer_norm(x) for dy, written to `into`, which may be dy or `beside`.
-// `weight_like` and `bias_like` are defined where those gradients are wanted.
+// beside + the gradient of layer_norm(x) for dy, written to `into`, which may be dy or `beside`,
+// and to `narrow`, where that is defined. `weight_like` and `bias_like` are defined where those
+// gradients are wanted.
 inline LayerNormGradients residual_norm_grad(const at::Tensor& dy, const at::Tensor& beside,
                                              const at::Tensor& x, const at::Tensor& weight,
-                                             double eps, at::Tensor into, at::Tensor weight_like,
-                                             at::Tensor bias_like) {
+                                             double eps, at::Tensor into, at::Tensor narrow,
+                                             at::Tensor weight_like, at::Tensor bias_like) {
   Call call{&residual_norm_op()};
-  call.number[2] = eps;  // p is 0
+  call.number[2] = eps;  // p is 0, so that results 0 and 1 are the same
   RowLaunch launch(call, Family::kRowsBackward, x.sizes(), x.device());
   launch.write(into, 0);
+  if (narrow.defined()) launch.write(narrow, 1);
   if (weight_like.defined()) launch.sum(2, weight_like.scalar_type());
   if (bias_like.defined()) launch.sum(3, bias_like.scalar_type());
   launch.read(&dy, 0);
@@ -45,6 +52,26 @@ inline LayerNormGradients residual_norm_grad(const at::Tensor& dy, const at::Ten
   if (weight_like.defined()) gradients.weight = sums.front();
   if (bias_like.defined()) gradients.bias = sums.back();
   return gradients;
+}
+
+// sum = residual + x, and its norm as `normed`, which may be narrower.
+inline void residual_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
+                          const at::Tensor& bias, double eps, const at::Tensor& normed,
+                          const at::Tensor& sum) {
+  Call call{&residual_norm_op()};
+  call.number[2] = eps;
+  RowLaunch launch(call, Family::kRowsForward, x.sizes(), x.device());
+  launch.write(normed, 0);
+  launch.write(sum, 1);
+  launch.read(&x, 0);
+  launch.read(&residual, 0);
+  launch.read(&weight, 1);
+  launch.read(&bias, 0);
+  launch.run(residual.scalar_type(), {});
+}
+
+inline at::Tensor new_matrix_like(const at::Tensor& t) {
+  return new_matrix(t.size(0), t.size(1), t);
 }
 
 struct TransformerBlock : Program {
@@ -62,7 +89,7 @@ struct TransformerBlock : Program {
     kB1,
     kW2,
     kB2,
-    kParameters,  // how many of them there are; mask is saved and differentiated after them
+    kParameters,  // how many of them there are; mask is saved after them
     kHeads = kParameters,
     kCausal,
     kAct,
@@ -82,7 +109,9 @@ struct TransformerBlock : Program {
     at::Tensor parameter[kParameters];
     for (int i = 0; i < kParameters; ++i) parameter[i] = argument(call, i);
     const Block block(call, parameter, argument(call, kMask));
-    if (block.x.numel() == 0) throw UseReference{};
+    // A mask's gradient has the size of all scores: PyTorch's business.
+    if (block.mask.defined() && block.mask.requires_grad() && at::GradMode::is_enabled())
+      throw UseReference{};
     Values v;
     block.find_middle(v, keep);
     block.find_hidden(v, keep && block.act != Act::kRelu);
@@ -97,13 +126,12 @@ struct TransformerBlock : Program {
     const at::Tensor* values[kCount] = {&v.normed1, &v.qkv,     &v.attended, &v.lse,
                                         &v.middle,  &v.normed2, &v.pre,      &v.hidden};
     for (int i = 0; i < kCount; ++i)
-      results.push_back(wanted[i] ? *values[i] : allocate({0}, {}, a.out, a.device));
+      results.push_back(wanted[i] ? *values[i] : allocate({0}, {}, a.common, a.device));
     return results;
   }
 
   Gradients backward(const BackwardCall& b) const override {
-    enum { kDmask = kParameters, kGradients };
-    if (b.wanted[kDmask]) throw UseReference{};  // its size is that of all scores
+    constexpr int kGradients = kParameters;
     const Block block(b.call, b.saved.data(), b.saved[kParameters]);
     Values v = kept(b);
     block.find_middle(v, true);
@@ -115,29 +143,40 @@ struct TransformerBlock : Program {
       if (b.wanted[bias]) g[bias] = sum_rows(dy);
       if (b.wanted[weight]) g[weight] = grad_weight(dy, x);
     };
-    const at::Tensor dy = as_operand(b.grads[0]);
-    layer(kW2, kB2, dy, v.hidden);
+    auto any = [&](int first, int last) {
+      return std::any_of(b.wanted.begin() + first, b.wanted.begin() + last + 1,
+                         [](bool w) { return w; });
+    };
+    const at::Tensor dy = as_operand(b.grads[0]), dout = as_operand(block.narrowed(dy));
+    layer(kW2, kB2, dout, v.hidden);
+    if (!any(kX, kB1)) return g;
     const ActGradient first =
-        act_grad_input(dy, block.weight(kW2), block.act == Act::kRelu ? v.hidden : v.pre, block.act,
-                       b.wanted[kB1]);
+        act_grad_input(dout, block.weight(kW2), block.act == Act::kRelu ? v.hidden : v.pre,
+                       block.act, b.wanted[kB1]);
     g[kB1] = first.bias;
     if (b.wanted[kW1]) g[kW1] = grad_weight(first.pre, v.normed2);
-    at::Tensor dmiddle = grad_input(first.pre, block.weight(kW1));
-    const auto norm2 = residual_norm_grad(dmiddle, dy, v.middle, block.parameter[kNorm2Weight],
-                                          block.eps, dmiddle, like(kNorm2Weight), like(kNorm2Bias));
+    if (!any(kX, kNorm2Bias)) return g;
+    // Where dtypes allow it, gradients take the place of those they are made from.
+    const at::Tensor dnormed2 = grad_input(first.pre, block.weight(kW1));
+    const at::Tensor dmiddle = block.mixed ? new_matrix_like(block.x) : dnormed2;
+    const at::Tensor dproduct = block.mixed ? new_matrix_like(dnormed2) : dmiddle;
+    const auto norm2 = residual_norm_grad(dnormed2, dy, v.middle, block.parameter[kNorm2Weight],
+                                          block.eps, dmiddle, block.mixed ? dproduct : at::Tensor(),
+                                          like(kNorm2Weight), like(kNorm2Bias));
     g[kNorm2Weight] = norm2.weight, g[kNorm2Bias] = norm2.bias;
-    layer(kProjWeight, kProjBias, dmiddle, v.attended);
-    const at::Tensor dattended = grad_input(dmiddle, block.weight(kProjWeight));
+    layer(kProjWeight, kProjBias, dproduct, v.attended);
+    if (!any(kX, kQkvBias)) return g;
+    const at::Tensor dattended = grad_input(dproduct, block.weight(kProjWeight));
     const AttentionWants packed{true, true, true};
     const at::Tensor dqkv = attention_grad(block.attention_call(v.qkv), block.by_heads(dattended),
                                            {block.by_heads(v.attended), v.lse}, packed)
                                 .packed.view(v.qkv.sizes());
     layer(kQkvWeight, kQkvBias, dqkv, v.normed1);
-    if (!b.wanted[kX] && !b.wanted[kNorm1Weight] && !b.wanted[kNorm1Bias]) return g;
-    // The gradient of x takes the place of that of its norm.
-    const at::Tensor dx = grad_input(dqkv, block.weight(kQkvWeight), dattended);
-    const auto norm1 = residual_norm_grad(dx, dmiddle, block.x, block.parameter[kNorm1Weight],
-                                          block.eps, dx, like(kNorm1Weight), like(kNorm1Bias));
+    if (!any(kX, kNorm1Bias)) return g;
+    const at::Tensor dnormed1 = grad_input(dqkv, block.weight(kQkvWeight), dattended);
+    const at::Tensor dx = block.mixed ? dmiddle : dnormed1;
+    const auto norm1 = residual_norm_grad(dnormed1, dmiddle, block.x, block.parameter[kNorm1Weight],
+                                          block.eps, dx, {}, like(kNorm1Weight), like(kNorm1Bias));
     if (b.wanted[kX]) g[kX] = with_rows_of(b.saved[kX], dx);
     g[kNorm1Weight] = norm1.weight, g[kNorm1Bias] = norm1.bias;
     return g;
@@ -152,6 +191,8 @@ struct TransformerBlock : Program {
     Act act;
     double eps;
     int recompute;
+    at::ScalarType dtype;  // of the products
+    bool mixed;            // x has another
 
     Block(const Call& call, const at::Tensor* parameters, at::Tensor given_mask)
         : parameter(parameters),
@@ -162,10 +203,14 @@ struct TransformerBlock : Program {
           heads(int64_t(call.number[kHeads])),
           causal(call.choice[kCausal] != 0),
           eps(call.number[kEps]),
-          recompute(int(call.number[kRecompute])) {
+          recompute(int(call.number[kRecompute])),
+          dtype(parameters[kQkvWeight].scalar_type()),
+          mixed(x.scalar_type() != dtype) {
       constexpr Act acts[] = {Act::kGelu, Act::kGeluTanh, Act::kRelu};  // in the order of choices
       act = acts[call.choice[kAct]];
       if (x.size(1) % heads) throw BadArguments{};
+      const bool widens = x.scalar_type() == at::kFloat && dtype != at::kDouble;
+      if (x.numel() == 0 || (mixed && !widens)) throw UseReference{};
     }
 
     at::Tensor weight(int which) const { return as_operand(parameter[which]); }
@@ -175,8 +220,10 @@ struct TransformerBlock : Program {
           {input, weight(which), as_vector(parameter[which + 1]), act_of_it, residual, want_pre});
     }
     at::Tensor norm(const at::Tensor& rows, int which) const {
-      return layer_norm(rows, parameter[which], parameter[which + 1], eps);
+      return layer_norm(rows, parameter[which], parameter[which + 1], eps,
+                        allocate(rows.sizes(), {}, dtype, rows.device()));
     }
+    at::Tensor narrowed(const at::Tensor& rows) const { return mixed ? rows.to(dtype) : rows; }
 
     // A matrix of tokens by features as [batches, heads, tokens, dim].
     at::Tensor by_heads(const at::Tensor& matrix) const {
@@ -200,7 +247,15 @@ struct TransformerBlock : Program {
         v.attended = result.out.transpose(1, 2).reshape({x.size(0), x.size(1)});
         v.lse = result.lse;
       }
-      if (!v.middle.defined()) v.middle = layer(v.attended, kProjWeight, Act::kNone, x).out;
+      if (v.middle.defined()) return;
+      if (!mixed) {
+        v.middle = layer(v.attended, kProjWeight, Act::kNone, x).out;
+        return;
+      }
+      const at::Tensor product = layer(v.attended, kProjWeight).out;
+      v.middle = new_matrix_like(x), v.normed2 = new_matrix_like(product);
+      residual_norm(product, x, parameter[kNorm2Weight], parameter[kNorm2Bias], eps, v.normed2,
+                    v.middle);
     }
     void find_hidden(Values& v, bool want_pre) const {
       if (!v.normed2.defined()) v.normed2 = norm(v.middle, kNorm2Weight);
@@ -214,7 +269,7 @@ struct TransformerBlock : Program {
       v.hidden = first.out, v.pre = first.pre;
     }
     at::Tensor result(const Values& v) const {
-      return layer(v.hidden, kW2, Act::kNone, v.middle).out;
+      return last_layer({v.hidden, weight(kW2), as_vector(parameter[kB2])}, v.middle, {}, {});
     }
   };
 
