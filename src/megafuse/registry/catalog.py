@@ -41,6 +41,10 @@ def jobs() -> Iterator[Job]:
         walks = "".join(o.walk for o in variant.operands)
         source = render.source(build.PASSES[variant.op], variant)
         yield Job(f"{variant.label} {variant.dims}d {walks}", source)
+    for variant in _split():
+        source = render.source(build.PASSES[variant.op], variant)
+        yield Job(f"{variant.label} {variant.row_vectors}", source)
+    yield Job("split mend", render.worker("split_mend")[0])
     for gemm in gemm_sm90.catalog():
         tiles = "one tile" if gemm.together else "a tile each"
         yield Job(f"{gemm.epilogue}, {tiles}", gemm.source, gemm_sm90.ARCH)
@@ -49,7 +53,7 @@ def jobs() -> Iterator[Job]:
 def _variants(op: Op) -> Iterator[render.Variant]:
     assert op.functors is not None
     inputs = len(op.tensors)
-    for choices in _choices(op.functors):
+    for i, choices in enumerate(_choices(op.functors)):
         for dtype, vector in FLOATS.items():
             # whole tensors; the last operand a row; the last a number; strided and over 2^31
             layouts = [
@@ -58,12 +62,15 @@ def _variants(op: Op) -> Iterator[render.Variant]:
                 ("c" * (inputs - 1) + ("v" if inputs > 1 else "s"), 1, 1, False),
                 ("s" * inputs, 3, 1, True),
             ]
-            for walks, dims, width, wide in layouts:
+            # How operands walk does not depend on the choice: one has them all.
+            for walks, dims, width, wide in layouts[: None if i == 0 else 1]:
                 yield _variant(op, "forward", choices, dtype, walks, dims, width, wide)
             if not op.differentiable:
                 continue
             read = "c" * (1 + len(op.saves))
             yield _variant(op, "backward", choices, dtype, read, 1, vector, False)
+            if i > 0:
+                continue
             yield _variant(op, "backward", choices, dtype, "s" * len(read), 3, 1, True)
             if not op.random and len(op.tensors) > 1:
                 for family in ("sum_columns", "sum_rows", "sum_short_rows"):
@@ -218,3 +225,33 @@ def _variant(
         outputs=len(outputs),
         operands=(*outputs, *read),
     )
+
+
+def _split() -> Iterator[render.Variant]:
+    """float32 into halves, and back after the products."""
+    real, half = render.Operand("Float", "c"), render.Operand("Half", "c")
+    common = {"device": "cuda", "common": "Float", "double": False, "wide_index": False}
+    for vectors in (96, 512, 4096):
+        yield render.Variant(
+            op="split_halves",
+            family="rows_forward",
+            choices={},
+            dims=2,
+            vector=8,
+            outputs=3,
+            operands=(half, replace(half, result=1), render.Operand("Float", "w"), real),
+            row_vectors=vectors,
+            **common,  # type: ignore[arg-type]
+        )
+    for choices in _choices(build.PASSES["split_epilogue"]):
+        beside = (replace(real, walk="b"), real, real, render.Operand("Double", "v"))
+        yield render.Variant(
+            op="split_epilogue",
+            family="forward",
+            choices=choices,
+            dims=2,
+            vector=4,
+            outputs=2,
+            operands=(real, replace(real, result=1), real, *beside),
+            **common,  # type: ignore[arg-type]
+        )
