@@ -31,7 +31,21 @@ def run(
 
     described = tuple((names[t.dtype], walk(t, w), r) for t, w, r in operands)
     path, symbol = build.kernel(
-        op, family, choices, "cpu", 0, "Float", False, 2, 1, False, len(outs), described, 0, False
+        op,
+        family,
+        choices,
+        "cpu",
+        0,
+        "Float",
+        False,
+        2,
+        1,
+        False,
+        len(outs),
+        described,
+        row_vectors=0,
+        few_rows=False,
+        short_rows=False,
     )[:2]
     words = [t.data_ptr() for t, _, _ in operands]
     words += [shape[0] * shape[1], shape[1], 0]

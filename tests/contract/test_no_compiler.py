@@ -20,9 +20,10 @@ def env(tmp_path: Path) -> dict[str, str]:
 CALLS = """
 import sys
 from megafuse.registry.sample import Draw
+def dims(op): return max(sum(map(str.isupper, op.arguments[0].shape)), 2)
 for op in mf.OPS.values():
     torch.manual_seed(1)
-    args = op.sample(Draw((4, 6), requires_grad=True))
+    args = op.sample(Draw((2, 2, 4, 6)[-dims(op) :], requires_grad=True))
     for call in (op.fused, op._namespace["traced"]):
         torch.manual_seed(2)
         got = call(*args)
