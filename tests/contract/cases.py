@@ -184,6 +184,6 @@ def close(case: Case, got: Any, expected: Any) -> None:
 
     Of matrix products the terms are added in another order.
     """
-    near = {} if case.op.family != "composite" else {"rtol": 1e-4, "atol": 1e-5}
+    near = {} if case.op.family != "composite" else {"rtol": 1e-4, "atol": 1e-4}
     for a, b in zip(listed(got), listed(expected), strict=True):
         torch.testing.assert_close(a, b, **({} if a.dtype == torch.float64 else near))
