@@ -11,10 +11,9 @@ _set: str | None = None
 def set_fp32_matmul(mode: str | None) -> None:
     """Chooses how float32 products inside megafuse's ops are computed on CUDA.
 
-    "split"  each operand as two float16 halves, three products on the tensor cores: about four
-             times as fast as "ieee" at the sizes of a transformer, and its error against float64
-             is at most twice as large (docs/fp32.md has the table). Small products are done as
-             under "ieee".
+    "split"  each operand as two float16 halves, three products on the tensor cores: two to three
+             times as fast as "ieee" at the sizes of a transformer; its error against float64 is
+             held to twice that of "ieee" (docs/fp32.md). Small products are done as under "ieee".
     "ieee"   cuBLAS in strict float32, as PyTorch does by default.
     "tf32"   operands rounded to 10 bits: the fastest, and a thousand times less accurate.
     None     as it was at the start: TF32 where torch.backends.cuda.matmul allows it, else "split".
