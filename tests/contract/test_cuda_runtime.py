@@ -84,7 +84,8 @@ def test_graph_of_forward_and_backward(case: Case) -> None:
     graph.replay()
     expected = torch.autograd.grad(squares(case.op.reference(*args)), inputs)
     for got, wanted in zip(grads, expected, strict=True):
-        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+        size = wanted.square().mean().sqrt().item()  # a sum that cancels is no more exact than it
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4 * max(size, 1))
 
 
 def test_graph_draws_anew_at_each_replay() -> None:
@@ -146,7 +147,8 @@ def test_backward_runs_on_the_stream_of_its_forward(case: Case) -> None:
     grads = torch.autograd.grad(total(out), leaves(args))
     torch.cuda.synchronize()
     for got, wanted in zip(grads, expected, strict=True):
-        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+        size = wanted.square().mean().sqrt().item()  # a sum that cancels is no more exact than it
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4 * max(size, 1))
 
 
 @each

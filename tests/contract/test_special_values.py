@@ -149,9 +149,12 @@ def test_in_a_row_backward(case: Case, device: str) -> None:
 
 def same_finite(what: str, ours: Tensor, eager: Tensor, exact: Tensor) -> None:
     """Finite where eager or fp64 is. What sums of Inf and −Inf give depends on their order, and in
-    fp64 nothing wider tells what does not overflow."""
+    fp64 nothing wider tells what does not overflow. Within a factor of 2 of the largest number
+    either will do: cuBLASLt's GELU doubles before it halves."""
     mine, theirs, wanted = (t.cpu().isfinite() for t in (ours, eager, exact.to(ours.dtype)))
-    wrong = (mine != theirs) & (mine != wanted)
+    largest = torch.finfo(ours.dtype).max
+    near = exact.cpu().abs().double().sub(0.75 * largest).abs() <= 0.25 * largest
+    wrong = (mine != theirs) & (mine != wanted) & ~near
     assert not wrong.any(), (
         f"{what}: {ours.cpu()[wrong][0]} where eager has {eager.cpu()[wrong][0]}"
     )

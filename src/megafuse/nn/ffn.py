@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from megafuse.nn import activation as activations
 from megafuse.nn.activation import Activation
 from megafuse.nn.adopt import expect
-from megafuse.nn.autocast import one_dtype
 from megafuse.nn.dropout import dropout_of, drops, residual_dropout
 from megafuse.nn.linear import LINEAR, linear_of
 from megafuse.nn.linear_gelu import linear_act
@@ -126,25 +125,22 @@ def feed_forward(
         and (dropout is None or plain(dropout, nn.Dropout))
         and (hidden_dropout is None or not drops(hidden_dropout))
     ):
-        inside = residual is not None and one_dtype(x, residual)
-        out = ffn(
+        return ffn(
             x,
             linear1.weight,
             linear1.bias,
             linear2.weight,
             linear2.bias,
             act,
-            residual if inside else None,
+            residual,
             0.0 if dropout is None else dropout.p,
             dropout is not None and dropout.training,
         )
-    else:
-        inside = residual is not None and dropout is not None
-        hidden = linear_act(x, linear1, act)
-        out = linear2(hidden if hidden_dropout is None else hidden_dropout(hidden))
-        if dropout is not None:
-            out = dropout(out) if residual is None else residual_dropout(out, residual, dropout)
-    return out if residual is None or inside else residual + out
+    hidden = linear_act(x, linear1, act)
+    out: Tensor = linear2(hidden if hidden_dropout is None else hidden_dropout(hidden))
+    if dropout is None:
+        return out if residual is None else residual + out
+    return dropout(out) if residual is None else residual_dropout(out, residual, dropout)
 
 
 Parts = tuple[nn.Module, nn.Module, nn.Module | float, nn.Module, nn.Module | float]

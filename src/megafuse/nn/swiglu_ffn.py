@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from megafuse.nn.autocast import one_dtype
 from megafuse.nn.dropout import dropout_of, residual_dropout
 from megafuse.nn.linear import LINEAR, linear_of
 from megafuse.nn.plain import plain
@@ -41,15 +40,13 @@ class SwiGLUFFN(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         gate, up, down, dropout = self.gate_proj, self.up_proj, self.down_proj, self.dropout
-        inside = residual is not None
         if (
             plain(gate, *LINEAR)
             and plain(up, *LINEAR)
             and plain(down, *LINEAR)
             and plain(dropout, nn.Dropout)
         ):
-            inside = residual is not None and one_dtype(x, residual)
-            out = swiglu_ffn(
+            return swiglu_ffn(
                 x,
                 gate.weight,
                 up.weight,
@@ -57,14 +54,12 @@ class SwiGLUFFN(nn.Module):
                 gate.bias,
                 up.bias,
                 down.bias,
-                residual if inside else None,
+                residual,
                 dropout.p,
                 dropout.training,
             )
-        else:
-            out = down(swiglu(gate(x), up(x)))
-            out = dropout(out) if residual is None else residual_dropout(out, residual, dropout)
-        return out if residual is None or inside else residual + out
+        out: Tensor = down(swiglu(gate(x), up(x)))
+        return dropout(out) if residual is None else residual_dropout(out, residual, dropout)
 
     @classmethod
     def from_torch(

@@ -13,7 +13,6 @@ from megafuse.nn import masks
 from megafuse.nn.activation import Activation
 from megafuse.nn.adopt import adopt, expect
 from megafuse.nn.attention import Attention
-from megafuse.nn.autocast import one_dtype
 from megafuse.nn.dropout import drops
 from megafuse.nn.ffn import feed_forward
 from megafuse.nn.layer_norm import LayerNorm
@@ -108,7 +107,6 @@ class TransformerBlock(nn.TransformerEncoderLayer):
         return (
             self.norm_first
             and src.dim() == 3
-            and one_dtype(src, src)
             and plain(attn, Attention)
             and attn.fusible
             and not (self.training and attn.dropout > 0)

