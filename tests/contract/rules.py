@@ -99,6 +99,7 @@ def check_value(case: Case, args: Args, stretch: float = 1) -> Any:
     """Calls the fused op on poisoned memory and holds the result against the rule."""
     reference = case.op.reference
     result = case.op.fused(*args)
+    args = readable(case, args)
     fused, eager = listed(result), listed(reference(*args))
     exact = listed(reference(*upcast(args)))
     yardstick = (eager, exact)
@@ -123,6 +124,16 @@ def check_value(case: Case, args: Args, stretch: float = 1) -> Any:
                 what, mine, exact[i], measured, pool, mine.dtype, share=share, relative=whole
             )
     return result
+
+
+def readable(case: Case, args: Args) -> Args:
+    """For eager: torch's attention on CUDA reads misaligned addresses of views, and dies."""
+    if case.name != "attention":
+        return args
+    return [
+        a.clone(memory_format=torch.contiguous_format) if isinstance(a, Tensor) and a.is_cuda else a
+        for a in args
+    ]
 
 
 def pools_near(
@@ -187,14 +198,15 @@ def check_gradients(
     case: Case, args: Args, grad: Tensor | list[Tensor] | None = None, stretch: float = 1
 ) -> list[Tensor]:
     """The gradients of all arguments that can have one, against the rule."""
-    reference = case.op.reference
+    reference, given = case.op.reference, args
+    args = readable(case, args)
     outs = listed(reference(*args))
     out = outs[0]
     if grad is None:
         grad = [torch.randn(t.shape, device=t.device).to(t.dtype) for t in outs]
     grads = listed(grad)
     eager = gradients(case, reference, args, grads)
-    fused = gradients(case, case.op.fused, args, grads)
+    fused = gradients(case, case.op.fused, given, grads)
     exact = gradients(case, reference, upcast(args), upcast(grads))
     double = any(t.dtype == torch.float64 for t in fused)
     if double:
@@ -332,7 +344,8 @@ def check_errors(
     ours = Errors.of(fused, exact, dtype, least, judged)
     theirs = Errors.of(yardstick[0], known, narrow, least, judged)
     floor = FLOOR + (math.log2(terms) / 2 if summed else 0)
-    limits = [("worst", 4)]
+    # The worst of a few elements is a matter of luck, eager's too.
+    limits = [("worst", 4 if fused.numel() >= MANY or relative else 8)]
     if fused.numel() >= MANY:
         limits += [("most", 2), ("relative", 2)] if relative and not summed else [("most", 2)]
     for statistic, factor in limits:

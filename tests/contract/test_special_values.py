@@ -130,8 +130,15 @@ def test_in_a_row(case: Case, dtype: torch.dtype, device: str) -> None:
             for a, b, c in zip(*map(listed, (*found, exact)), strict=True):
                 if abs(value) < torch.finfo(dtype).max or math.isinf(value) or math.isnan(value):
                     same_class(f"the value, with {value}", a, b, c)
-                elif dtype != torch.float64:
+                elif dtype != torch.float64 and not doubles(case, dtype, device):
                     same_finite(f"the value, with {value}", a, b, c)
+
+
+def doubles(case: Case, dtype: torch.dtype, device: str) -> bool:
+    """cuBLASLt's GELU doubles before it halves, so that half of the largest number overflows; what
+    the next layer makes of that is anything."""
+    tanh = case.name == "ffn" and ("act", "gelu_tanh") in case.choices
+    return tanh and device == "cuda" and dtype in (torch.float16, torch.bfloat16)
 
 
 @pytest.mark.parametrize("case", alike(DIFFERENTIABLE), ids=str)

@@ -128,30 +128,43 @@ __device__ __forceinline__ u64 tile_descriptor(const void* tile) {
 #define MF_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MF_16(i) MF_4(i), MF_4(i + 4), MF_4(i + 8), MF_4(i + 12)
 #define MF_64(i) MF_16(i), MF_16(i + 16), MF_16(i + 32), MF_16(i + 48)
-#define MF_MMA(T, name)                                                                \
-  template <bool kRowsAlongN>                                                          \
-  __device__ __forceinline__ void mma(float (&d)[128], u64 a, u64 b, int add, T) {     \
-    asm volatile(                                                                      \
-        "{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                              \
-        "wgmma.mma_async.sync.aligned.m64n256k16.f32." name "." name " {" MF_REGISTERS \
-        "}, %128, %129, add, 1, 1, 0, %131;\n}\n"                                      \
-        : MF_64(0), MF_64(64)                                                          \
-        : "l"(a), "l"(b), "r"(add), "n"(int(kRowsAlongN)));                            \
-  }
-#define MF_REGISTERS                                                                             \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
+#define MF_NAMES_64                                                                  \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define MF_NAMES_80 \
+  MF_NAMES_64       \
+  ", "              \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define MF_NAMES_128                                                                             \
+  MF_NAMES_80                                                                                    \
+  ", "                                                                                           \
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-// d (64 x 256) = a b, or d += a b, over 16 of K.
-MF_MMA(bfloat16, "bf16")
-MF_MMA(half, "f16")
+#define MF_MMA(T, name, n, count, a_, b_, add_, along_, ...)                               \
+  template <bool kRowsAlongN>                                                              \
+  __device__ __forceinline__ void mma(float (&d)[count], u64 a, u64 b, int add, T) {       \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_                              \
+                 ", 0;\n"                                                                  \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." name "." name            \
+                 " {" MF_NAMES_##count "}, " a_ ", " b_ ", add, 1, 1, 0, " along_ ";\n}\n" \
+                 : __VA_ARGS__                                                             \
+                 : "l"(a), "l"(b), "r"(add), "n"(int(kRowsAlongN)));                       \
+  }
+#define MF_MMAS(T, name)                                                      \
+  MF_MMA(T, name, "128", 64, "%64", "%65", "%66", "%67", MF_64(0))            \
+  MF_MMA(T, name, "160", 80, "%80", "%81", "%82", "%83", MF_64(0), MF_16(64)) \
+  MF_MMA(T, name, "256", 128, "%128", "%129", "%130", "%131", MF_64(0), MF_64(64))
+// d (64 x 128, 160 or 256) = a b, or d += a b, over 16 of K.
+MF_MMAS(bfloat16, "bf16")
+MF_MMAS(half, "f16")
+#undef MF_MMAS
 #undef MF_MMA
-#undef MF_REGISTERS
+#undef MF_NAMES_128
+#undef MF_NAMES_80
+#undef MF_NAMES_64
 #undef MF_64
 #undef MF_16
 #undef MF_4
@@ -185,22 +198,32 @@ struct GemmSize {
   int column_tiles;  // tiles of N that are worked on side by side, so that both operands stay in L2
 };
 
-// kTogether: both warpgroups of a block multiply one tile of 128 x 256, then finish it. It reads
-// less, and is best where the epilogue is short beside the product. Otherwise they take turns, a
-// tile of 64 x 256 each, and one finishes its tile while the other multiplies.
-template <class T, bool kRowsAlongN, class Epilogue, bool kTogether>
+// kColumns, those of a tile of 128 rows:
+//
+//   256          both warpgroups of a block multiply one tile, then finish it. It reads least, and
+//                is best where the epilogue is short beside the product.
+//   128 or 160   they take turns, a tile each, and one finishes its tile while the other
+//   multiplies.
+//                What binds then is shared memory: tiles come in at 64 or 58 bytes a cycle, the
+//                tensor cores read 96 or 90, and it has 128.
+template <class T, bool kRowsAlongN, class Epilogue, int kColumns>
 struct GemmSm90 {
-  static constexpr int kTileM = kTogether ? 128 : 64, kTileN = 256, kTileK = 64, kCluster = 2;
-  static constexpr int kStages = kTogether ? 4 : 5, kRooms = kTogether ? 2 : 1;
+  static constexpr bool kTogether = kColumns == 256;
+  static constexpr int kTileM = 128, kTileN = kColumns, kTileK = 64, kCluster = 2;
+  static constexpr int kStages = kTogether ? 4 : kColumns == 128 ? 6 : 5;
+  static_assert(!kRowsAlongN || kColumns % 128 == 0, "B comes in blocks of 64 columns");
+  // The tensor cores take 64 rows at once: a warpgroup has one such piece of the tile, or all.
+  static constexpr int kPieces = kTogether ? 1 : kTileM / 64, kPieceBytes = 64 * kTileK * 2;
   static constexpr int kThreads = 384, kMultipliers = 2;
   static constexpr int kABytes = kTileM * kTileK * 2, kBBytes = kTileN * kTileK * 2;
-  // An epilogue's results leave 64 columns at a time: 16 rows of 128 bytes for each warp.
-  static constexpr int kLeaving = 64;
+  // An epilogue's results leave 64 or 32 columns at a time, 16 rows of them for each warp, through
+  // as many rooms.
+  static constexpr int kLeaving = kColumns % 64 == 0 ? 64 : 32, kRooms = kLeaving == 64 ? 2 : 4;
 
   struct Shared {
     u8 a[kStages][kABytes];
     u8 b[kStages][kBBytes];
-    u8 leaving[kRooms][kMultipliers * 4][16 * 128];
+    u8 leaving[kRooms][kMultipliers * 4][16 * kLeaving * 2];
     Barrier full[kStages], empty[kStages];
   };
   static constexpr int shared_bytes = sizeof(Shared) + 1024;
@@ -270,6 +293,8 @@ struct GemmSm90 {
 
   // ---- multiplying
 
+  __device__ __forceinline__ static int first_piece(int group) { return kTogether ? group : 0; }
+
   // Tells all loaders of the cluster that this block is done with a stage.
   __device__ __forceinline__ void release(int stage) {
     const u32 lane = threadIdx.x % 128;
@@ -293,19 +318,22 @@ struct GemmSm90 {
                   : group * steps;  // stages before this one: the other warpgroup's tiles count too
     for (int i = first_tile() + (kTogether ? 0 : group * stride()); i < tiles;
          i += (kTogether ? 1 : kMultipliers) * stride()) {
-      float d[128];
+      float d[kPieces][kTileN / 2];
       int stage = used % kStages;
       u32 phase = used / kStages % 2;
       if (!kTogether) wait_for_turn(group);
       for (int step = 0; step < steps; ++step) {
         shared.full[stage].wait(phase);
-        const u64 a = tile_descriptor<false>(shared.a[stage] + (kTogether ? group * 8192 : 0));
+        const u64 a = tile_descriptor<false>(shared.a[stage] + first_piece(group) * kPieceBytes);
         const u64 b = tile_descriptor<kRowsAlongN>(shared.b[stage]);
         constexpr int b_step = kRowsAlongN ? 16 * 128 >> 4 : 32 >> 4;
         mma_begin();
 #pragma unroll
         for (int k = 0; k < kTileK / 16; ++k)
-          mma<kRowsAlongN>(d, a + k * (32 >> 4), b + k * b_step, step | k, T());
+#pragma unroll
+          for (int p = 0; p < kPieces; ++p)
+            mma<kRowsAlongN>(d[p], a + p * (kPieceBytes >> 4) + k * (32 >> 4), b + k * b_step,
+                             step | k, T());
         mma_commit();
         if (step > 0) {
           mma_wait<1>();
@@ -315,9 +343,7 @@ struct GemmSm90 {
       }
       if (!kTogether) pass_turn(group);
       const Tile t = tile(i);
-      const int lane = threadIdx.x % 32;
-      const int row = t.row + (kTogether ? group * 64 : 0) + threadIdx.x / 32 % 4 * 16 + lane / 4;
-      const Beside beside = fetch(epilogue, row, t.column + lane % 4 * 2);
+      const Beside beside = fetch(epilogue, part(t, group, 0));
       mma_wait<0>();
       release(stage == 0 ? kStages - 1 : stage - 1);
       finish(epilogue, d, t, group, beside);
@@ -334,11 +360,18 @@ struct GemmSm90 {
     u32 columns[kLeaving / 8];
     u32 rows[kLeaving / 8][2];
   };
-  __device__ __forceinline__ Beside fetch(const Epilogue& epilogue, int row, int column) const {
+  // Where the i-th part of a warp's results begins: 16 rows of kLeaving columns.
+  static constexpr int kAcross = kTileN / kLeaving, kParts = kPieces * kAcross;
+  __device__ __forceinline__ static Tile part(Tile t, int group, int i) {
+    return {t.row + (first_piece(group) + i / kAcross) * 64 + int(threadIdx.x) / 32 % 4 * 16,
+            t.column + i % kAcross * kLeaving};
+  }
+  __device__ __forceinline__ Beside fetch(const Epilogue& epilogue, Tile at) const {
+    const int lane = threadIdx.x % 32, row = at.row + lane / 4;
     Beside beside;
 #pragma unroll
     for (int j = 0; j < kLeaving / 8; ++j) {
-      const int c = column + j * 8;
+      const int c = at.column + lane % 4 * 2 + j * 8;
       beside.columns[j] = c < size.n ? epilogue.load_columns(c) : 0;
 #pragma unroll
       for (int h = 0; h < 2; ++h)
@@ -347,21 +380,22 @@ struct GemmSm90 {
     return beside;
   }
 
-  // 16 x 64 results of a warp to memory, by the copy engine, which waits for nobody: a store of 16
-  // bytes a thread took 1.6 us a tile, since all blocks come to this point at once. The engine
+  // 16 rows of results of a warp to memory, by the copy engine, which waits for nobody: a store of
+  // 16 bytes a thread took 1.6 us a tile, since all blocks come to this point at once. The engine
   // undoes the swizzle that keeps threads off each other's banks, and leaves out what lies outside.
   __device__ __forceinline__ void leave(const u32 (&pairs)[kLeaving / 8][2], const TensorMap& map,
-                                        int row, int column, int group) {
+                                        Tile at, int group) {
     const int lane = threadIdx.x % 32;
     if (++room == kRooms) room = 0;
     u8* const leaving = shared.leaving[room][group * 4 + threadIdx.x / 32 % 4];
     if (lane == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kRooms - 1) : "memory");
     __syncwarp();
     const int to = lane % 16, piece = lane / 16;
+    const int swizzle = kLeaving == 64 ? to % 8 : to / 2 % 4;
 #pragma unroll
     for (int j = 0; j < kLeaving / 8; j += 2) {
       asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                       shared_address(leaving) + to * 128 + ((j + piece) ^ (to % 8)) * 16),
+                       shared_address(leaving) + to * kLeaving * 2 + ((j + piece) ^ swizzle) * 16),
                    "r"(pairs[j][0]), "r"(pairs[j][1]), "r"(pairs[j + 1][0]), "r"(pairs[j + 1][1])
                    : "memory");
     }
@@ -371,36 +405,36 @@ struct GemmSm90 {
       asm volatile(
           "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n"
           "cp.async.bulk.commit_group;" ::"l"(&map),
-          "r"(column), "r"(row), "r"(shared_address(leaving))
+          "r"(at.column), "r"(at.row), "r"(shared_address(leaving))
           : "memory");
   }
 
-  __device__ __forceinline__ void finish(const Epilogue& epilogue, const float (&d)[128], Tile t,
-                                         int group, Beside beside) {
-    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const int row = t.row + (kTogether ? group * 64 : 0) + warp * 16;
-    const int column = t.column + lane % 4 * 2;
+  __device__ __forceinline__ void finish(const Epilogue& epilogue,
+                                         const float (&d)[kPieces][kTileN / 2], Tile t, int group,
+                                         Beside beside) {
 #pragma unroll
-    for (int c = 0; c < kTileN; c += kLeaving) {
+    for (int i = 0; i < kParts; ++i) {
+      const Tile at = part(t, group, i);
       const Beside here = beside;
-      if (c + kLeaving < kTileN) beside = fetch(epilogue, row + lane / 4, column + c + kLeaving);
+      if (i + 1 < kParts) beside = fetch(epilogue, part(t, group, i + 1));
       u32 pairs[kLeaving / 8][2], more[kLeaving / 8][2];
 #pragma unroll
       for (int j = 0; j < kLeaving / 8; ++j) {
+        const float* const mine = &d[i / kAcross][(i % kAcross * kLeaving / 8 + j) * 4];
         float sums[2] = {};
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const int i = (c / 8 + j) * 4 + h * 2;
-          float v[2] = {d[i], d[i + 1]}, pre[2];
+          float v[2] = {mine[h * 2], mine[h * 2 + 1]}, pre[2];
           epilogue.finish(v, pre, pair_of<T>(here.columns[j]), pair_of<T>(here.rows[j][h]));
           pairs[j][h] = pair<T>(v[0], v[1]);
           if constexpr (Epilogue::pre_too) more[j][h] = pair<T>(pre[0], pre[1]);
           sums[0] += v[0], sums[1] += v[1];
         }
-        if constexpr (Epilogue::sums_too) add_up(epilogue, sums, row / 16, column + c + j * 8);
+        if constexpr (Epilogue::sums_too)
+          add_up(epilogue, sums, at.row / 16, at.column + int(threadIdx.x) % 4 * 2 + j * 8);
       }
-      if constexpr (Epilogue::pre_too) leave(more, pre_map, row, t.column + c, group);
-      leave(pairs, out_map, row, t.column + c, group);
+      if constexpr (Epilogue::pre_too) leave(more, pre_map, at, group);
+      leave(pairs, out_map, at, group);
     }
   }
 

@@ -16,20 +16,20 @@ from megafuse.runtime.render import STORAGE
 ARCH = "sm_90a"  # wgmma and setmaxnreg are in no other
 SYMBOL = "megafuse_gemm"
 _ACTS = {"none": "Identity", "relu": "Relu", "gelu": "Gelu", "gelu_tanh": "GeluTanh"}
-# Shared memory of a block, with both warpgroups at one tile and at one each.
-_SHARED = {True: 230464, False: 222288}
+# Shared memory of a block, by its tiles' columns.
+_SHARED = {256: 230464, 160: 218192, 128: 230496}
 
 
 @dataclass(frozen=True)
 class Gemm:
     """One kernel. `gradient`: (A B) act'(saved), B's rows along N; else act(A B + bias) + residual.
 
-    `together`: both warpgroups of a block at one tile.
+    `columns`: those of a tile; 256 have both warpgroups of a block at work, others one.
     """
 
     dtype: str
     act: str
-    together: bool
+    columns: int
     gradient: bool = False
     bias: bool = False
     residual: bool = False
@@ -52,11 +52,11 @@ class Gemm:
     def source(self) -> str:
         maps = ", ".join(f"const __grid_constant__ mf::TensorMap {m}" for m in ("a", "b"))
         more = ", ".join(f"const __grid_constant__ mf::TensorMap {m}" for m in ("out", "pre"))
-        kind = f"{STORAGE[self.dtype]}, {_word(self.gradient)}, Epilogue, {_word(self.together)}"
+        kind = f"{STORAGE[self.dtype]}, {_word(self.gradient)}, Epilogue, {self.columns}"
         return (
             f'#include "gemm_sm90.h"\n\nusing Epilogue = {self.epilogue};\n'
             f"using Gemm = mf::GemmSm90<{kind}>;\n"
-            f"static_assert(Gemm::shared_bytes == {_SHARED[self.together]});\n\n"
+            f"static_assert(Gemm::shared_bytes == {_SHARED[self.columns]});\n\n"
             'extern "C" __global__ void __cluster_dims__(Gemm::kCluster, 1, 1)\n'
             f"    __launch_bounds__(Gemm::kThreads, 1) {SYMBOL}(\n"
             f"        {maps},\n        {more},\n"
@@ -70,7 +70,7 @@ class Gemm:
 def kernel(
     dtype: str,
     act: str,
-    together: bool,
+    columns: int,
     gradient: bool,
     bias: bool,
     residual: bool,
@@ -78,20 +78,22 @@ def kernel(
     sums: bool,
 ) -> tuple[bytes, str, int]:
     """Called by the host runtime on a kernel it has not seen (runtime/host/sm90.h)."""
-    gemm = Gemm(dtype, act, together, gradient, bias, residual, pre, sums)
-    return build.cuda_binary(gemm.source, ARCH, gemm.label), SYMBOL, _SHARED[together]
+    gemm = Gemm(dtype, act, columns, gradient, bias, residual, pre, sums)
+    return build.cuda_binary(gemm.source, ARCH, gemm.label), SYMBOL, _SHARED[columns]
 
 
 def catalog() -> Iterator[Gemm]:
     """What the usual calls ask for."""
-    for dtype, together in itertools.product(("Half", "BFloat16"), (True, False)):
-        for act in _ACTS if together else ("gelu", "gelu_tanh"):
-            yield Gemm(dtype, act, together, bias=True)
+    for dtype, columns in itertools.product(("Half", "BFloat16"), _SHARED):
+        for act in _ACTS:
+            yield Gemm(dtype, act, columns, bias=True)
             if act != "none":
-                yield Gemm(dtype, act, together, residual=True)
+                yield Gemm(dtype, act, columns, residual=True)
             if "gelu" in act:
-                yield Gemm(dtype, act, together, bias=True, pre=True)
-        yield Gemm(dtype, "relu" if together else "gelu_tanh", together, gradient=True, sums=True)
+                yield Gemm(dtype, act, columns, bias=True, pre=True)
+        if columns != 160:
+            act = "relu" if columns == 256 else "gelu_tanh"
+            yield Gemm(dtype, act, columns, gradient=True, sums=True)
 
 
 def _word(flag: bool) -> str:

@@ -23,6 +23,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/ones.h>
 
 #include <unordered_set>
 #endif
@@ -37,10 +38,16 @@ class TorchAttention {
  public:
   explicit TorchAttention(const AttentionCall& c)
       : call(c), half(c.q.scalar_type() != at::kFloat), mask(additive_mask(c)) {
-    // All of them want rows of whole 16 bytes.
-    constexpr int64_t kWhole = 8;
-    added = (c.dim() + kWhole - 1) / kWhole * kWhole - c.dim();
-    if (added) call.q = padded(c.q), call.k = padded(c.k), call.v = padded(c.v);
+    // All of them want rows of whole 16 bytes, at whole multiples of them. float32 of other widths
+    // is left to the reference, as PyTorch does.
+    if (half) added = (c.dim() + kWhole - 1) / kWhole * kWhole - c.dim();
+    call.q = whole(c.q), call.k = whole(c.k), call.v = whole(c.v);
+    if (half || !c.causal || !mask.defined()) return;
+    // The "efficient" kernel takes both, but rows of which all that may be seen is masked by a
+    // large number, not -Inf, come out wrong.
+    mask = at::where(at::ones({c.queries(), c.keys()}, c.q.options().dtype(at::kBool)).tril(), mask,
+                     at::full({}, -INFINITY, c.q.options()));
+    call.causal = false;
   }
 
   std::optional<AttentionResult> forward(bool keep) {
@@ -63,8 +70,12 @@ class TorchAttention {
   static constexpr TorchKernel kernels[] = {TorchKernel::kCudnn, TorchKernel::kFlash,
                                             TorchKernel::kEfficient};
 
-  at::Tensor padded(const at::Tensor& t) const {
-    return added ? at::constant_pad_nd(t, {0, added}) : t;
+  at::Tensor whole(const at::Tensor& t) const {
+    if (added) return at::constant_pad_nd(t, {0, added});
+    const int64_t unit = half ? 8 : 4;
+    bool fits = reinterpret_cast<uint64_t>(t.const_data_ptr()) % 16 == 0;
+    for (int64_t d = 0; d < 3; ++d) fits = fits && (t.size(d) == 1 || t.stride(d) % unit == 0);
+    return fits ? t : allocate_like(t).copy_(t);
   }
   at::Tensor unpadded(const at::Tensor& t) const {
     return added ? t.narrow(3, 0, t.size(3) - added) : t;
@@ -113,7 +124,7 @@ class TorchAttention {
   // require no gradient, so that it does not check what cuDNN's backward takes.
   bool takes(TorchKernel kernel, bool backward) const {
     constexpr int64_t kMostForCudnnBackward = 128;
-    if (!half && kernel != TorchKernel::kEfficient) return false;
+    if (!half && (kernel != TorchKernel::kEfficient || call.dim() % 4 != 0)) return false;
     if (backward && kernel == TorchKernel::kCudnn && call.dim() > kMostForCudnnBackward)
       return false;
     const bool expanded = kernel == TorchKernel::kEfficient && call.grouped();
@@ -176,7 +187,7 @@ class TorchAttention {
 
   AttentionGradients backward(TorchKernel kernel, const at::Tensor& dout,
                               const AttentionResult& kept, AttentionWants wants) const {
-    const at::Tensor grad = padded(dout), out = padded(kept.out), none;
+    const at::Tensor grad = whole(dout), out = whole(kept.out), none;
     // Where random numbers would have come from, had anything been dropped.
     const at::Tensor seed = allocate({2}, {}, at::kLong, call.q.device());
     const int64_t queries = call.queries(), keys = call.keys();
@@ -212,9 +223,9 @@ class TorchAttention {
         dk = of_each_group(dk), dv = of_each_group(dv);
       }
     }
-    AttentionCall whole = call;
-    whole.q = unpadded(call.q), whole.k = unpadded(call.k), whole.v = unpadded(call.v);
-    return as_wanted(whole, wants, unpadded(dq), unpadded(dk), unpadded(dv));
+    AttentionCall given = call;
+    given.q = unpadded(call.q), given.k = unpadded(call.k), given.v = unpadded(call.v);
+    return as_wanted(given, wants, unpadded(dq), unpadded(dk), unpadded(dv));
   }
 
   // k or v for each query head; copied where heads share them, which this kernel does not know.
@@ -231,7 +242,6 @@ class TorchAttention {
   // The mask with rows of whole 16 bytes, seen as [B, H, S, T].
   std::optional<at::Tensor> aligned_mask() const {
     if (!mask.defined()) return std::nullopt;
-    constexpr int64_t kWhole = 8;
     at::Tensor rows = mask;
     const int64_t keys = call.keys();
     bool fits = rows.stride(3) == 1 && rows.size(3) == keys && keys % kWhole == 0 &&
@@ -261,9 +271,11 @@ class TorchAttention {
   }
   static inline std::atomic<int64_t> cudnn_lse_dim{0};
 
+  static constexpr int64_t kWhole = 8;  // elements of 16 bits in 16 bytes
+
   AttentionCall call;
   const bool half;
-  const at::Tensor mask;
+  at::Tensor mask;
   int64_t added = 0;  // columns to make rows whole
 };
 

@@ -17,18 +17,19 @@ struct alignas(64) TensorMap {
            matrix.stride(0) >= matrix.size(1);
   }
 
-  // Boxes of `rows` rows of 64 columns (128 bytes, swizzled).
-  TensorMap(const at::Tensor& matrix, uint32_t rows) {
-    constexpr int kFloat16 = 6, kBfloat16 = 9, kNotInterleaved = 0, kSwizzle128 = 3,
+  // Boxes of `rows` rows of 64 columns (128 bytes) or 32, swizzled.
+  TensorMap(const at::Tensor& matrix, uint32_t rows, uint32_t columns = 64) {
+    constexpr int kFloat16 = 6, kBfloat16 = 9, kNotInterleaved = 0, kSwizzle64 = 2, kSwizzle128 = 3,
                   kPromote256 = 3, kZeros = 0;
     const uint64_t size[] = {uint64_t(matrix.size(1)), uint64_t(matrix.size(0))};
     const uint64_t stride[] = {uint64_t(matrix.stride(0)) * 2};
-    const uint32_t box[] = {64, rows}, step[] = {1, 1};
+    const uint32_t box[] = {columns, rows}, step[] = {1, 1};
     const Driver& driver = Driver::get();
     driver.check(
         driver.TensorMapEncodeTiled(this, matrix.scalar_type() == at::kHalf ? kFloat16 : kBfloat16,
                                     2, const_cast<void*>(matrix.const_data_ptr()), size, stride,
-                                    box, step, kNotInterleaved, kSwizzle128, kPromote256, kZeros),
+                                    box, step, kNotInterleaved,
+                                    columns == 64 ? kSwizzle128 : kSwizzle64, kPromote256, kZeros),
         "cuTensorMapEncodeTiled");
   }
 };
@@ -37,12 +38,13 @@ struct alignas(64) TensorMap {
 struct Sm90Gemm {
   at::ScalarType dtype;
   Act act;
-  bool together;  // both warpgroups of a block at one tile
+  int columns;  // of a tile: 256, or 128 or 160 where the warpgroups of a block take turns
   bool gradient = false, bias = false, residual = false, pre = false, sums = false;
 
   uint64_t key(c10::Device device) const {
     uint64_t bits = uint64_t(device.index()) << 16 | uint64_t(dtype) << 8 | uint64_t(act) << 6;
-    for (bool flag : {together, gradient, bias, residual, pre, sums}) bits = bits << 1 | flag;
+    bits = bits << 8 | uint64_t(columns / 8);
+    for (bool flag : {gradient, bias, residual, pre, sums}) bits = bits << 1 | flag;
     return bits;
   }
 
@@ -69,8 +71,8 @@ struct Sm90Gemm {
     static const char* const acts[] = {"none", "relu", "gelu", "gelu_tanh"};
     Owned module(PyImport_ImportModule("megafuse.runtime.gemm_sm90"));
     auto flag = [](bool f) { return f ? Py_True : Py_False; };
-    Owned built(PyObject_CallMethod(module.object, "kernel", "ssOOOOOO", c10::toString(dtype),
-                                    acts[int(act)], flag(together), flag(gradient), flag(bias),
+    Owned built(PyObject_CallMethod(module.object, "kernel", "ssiOOOOO", c10::toString(dtype),
+                                    acts[int(act)], columns, flag(gradient), flag(bias),
                                     flag(residual), flag(pre), flag(sums)));
     PyObject* cubin;
     const char* symbol;
@@ -103,18 +105,30 @@ inline int hopper_multiprocessors(c10::Device device) {
 // One product: out[m, n] over k of them. The tiles are those of kernels/gemm_sm90.h.
 struct Sm90Shape {
   int64_t m, n, k;
-  static constexpr int64_t kTileN = 256, kCluster = 2;
+  static constexpr int64_t kTileM = 128, kCluster = 2;
 
-  static int64_t tile_rows(bool together) { return together ? 128 : 64; }
+  // Tiles of a cluster, one below the other.
+  int64_t row_tiles() const { return (m + kTileM * kCluster - 1) / (kTileM * kCluster); }
+  int64_t column_tiles(int columns) const { return (n + columns - 1) / columns; }
 
+  // How many columns of tiles the tensor cores go through one after the other.
+  int64_t depth(int columns, int multiprocessors) const {
+    const int64_t at_once = multiprocessors / kCluster * (columns == 256 ? 1 : 2);
+    const int64_t tiles = row_tiles() * column_tiles(columns);
+    return (tiles + at_once - 1) / at_once * (columns == 256 ? columns : 2 * columns);
+  }
   // Which share of the tensor cores' time goes to results that are wanted: the last tiles of a row,
   // a column and a round are in part empty.
-  double efficiency(bool together, int multiprocessors) const {
-    const int64_t rows = tile_rows(together) * kCluster;
-    const int64_t tiles = ((m + rows - 1) / rows) * ((n + kTileN - 1) / kTileN);
-    const int64_t at_once = multiprocessors / kCluster * (together ? 1 : 2);
-    const int64_t rounds = (tiles + at_once - 1) / at_once;
-    return double(m) * double(n) / (double(rounds * at_once) * double(rows * kTileN));
+  double efficiency(int columns, int multiprocessors) const {
+    const double at_once = double(multiprocessors / kCluster * kCluster) * double(kTileM);
+    return double(m) * double(n) / (double(depth(columns, multiprocessors)) * at_once);
+  }
+  // For warpgroups that take turns. The wider tile asks less of shared memory.
+  int columns_in_turns(int multiprocessors) const {
+    constexpr double kLess = 0.92;
+    const auto wide = double(depth(160, multiprocessors)),
+               narrow = double(depth(128, multiprocessors));
+    return kLess * wide < narrow ? 160 : 128;
   }
   bool fits() const {
     return m > 0 && n % 8 == 0 && k % 8 == 0 && k > 0 && std::max({m, n, k}) < (1 << 30);
@@ -134,15 +148,20 @@ inline void launch_sm90(const Sm90Gemm& gemm, const Sm90Shape& shape, const at::
   const c10::Device device = out.device();
   CudaScope scope(device);
   const Sm90Gemm::Loaded kernel = gemm.find(device);
-  const int64_t rows = Sm90Shape::tile_rows(gemm.together), columns = (shape.n + 255) / 256;
+  const int64_t across = gemm.columns;
   constexpr uint32_t kRowsPerWarp = 16;
-  TensorMap a_map(a, uint32_t(rows)), b_map(b, gemm.gradient ? 64 : 128);
-  TensorMap out_map(out, kRowsPerWarp), pre_map(pre.defined() ? pre : out, kRowsPerWarp);
+  TensorMap a_map(a, Sm90Shape::kTileM);
+  TensorMap b_map(b, gemm.gradient ? 64 : uint32_t(across / Sm90Shape::kCluster));
+  const uint32_t leaving = across % 64 == 0 ? 64 : 32;
+  TensorMap out_map(out, kRowsPerWarp, leaving);
+  TensorMap pre_map(pre.defined() ? pre : out, kRowsPerWarp, leaving);
   struct {
     int m, n, k, column_tiles;
-  } size{int(shape.m), int(shape.n), int(shape.k), int(std::min<int64_t>(columns, 16))};
+  } size{int(shape.m), int(shape.n), int(shape.k), 0};
+  constexpr int64_t kSideBySide = 4096;  // columns
+  size.column_tiles = int(std::min(shape.column_tiles(gemm.columns), kSideBySide / across));
   void* params[] = {&a_map, &b_map, &out_map, &pre_map, &size, &beside};
-  const int64_t tiles = ((shape.m + rows * 2 - 1) / (rows * 2)) * columns;
+  const int64_t tiles = shape.row_tiles() * shape.column_tiles(gemm.columns);
   const auto grid =
       unsigned(2 * std::min<int64_t>(tiles, hopper_multiprocessors(device) / Sm90Shape::kCluster));
   launches.fetch_add(1, std::memory_order_relaxed);
@@ -173,15 +192,15 @@ inline std::optional<LinearResult> sm90_linear(const LinearCall& call) {
   if (!multiprocessors || !shape.fits() || (!gelu && shape.k >= kLongProduct) ||
       (plain && call.residual.defined()) || (!gelu && call.want_pre))
     return std::nullopt;
-  const bool together = !gelu || shape.k >= kLongProduct;
-  if (shape.efficiency(together, multiprocessors) < (gelu ? 0.7 : 0.9)) return std::nullopt;
+  const int columns = shape.k < kLongProduct ? shape.columns_in_turns(multiprocessors) : 256;
+  if (shape.efficiency(columns, multiprocessors) < (gelu ? 0.7 : 0.9)) return std::nullopt;
   if (!TensorMap::takes(call.x) || !TensorMap::takes(call.weight) ||
       (call.bias.defined() && !is_even(call.bias)) ||
       (call.residual.defined() && !is_even(call.residual)))
     return std::nullopt;
   LinearResult result{new_matrix(shape.m, shape.n, call.x), {}};
   if (call.want_pre) result.pre = new_matrix(shape.m, shape.n, call.x);
-  const Sm90Gemm gemm{call.x.scalar_type(),    call.act,     together, false, call.bias.defined(),
+  const Sm90Gemm gemm{call.x.scalar_type(),    call.act,     columns, false, call.bias.defined(),
                       call.residual.defined(), call.want_pre};
   Sm90Beside beside;
   if (call.bias.defined()) beside.first = call.bias.const_data_ptr();
@@ -202,14 +221,14 @@ inline std::optional<ActGradient> sm90_act_grad_input(const at::Tensor& dy,
     return std::nullopt;
   const int multiprocessors = hopper_multiprocessors(dy.device());
   const Sm90Shape shape{dy.size(0), weight.size(1), dy.size(1)};
-  const bool together = act == Act::kRelu || shape.k >= kLongProduct;
-  if (!multiprocessors || !shape.fits() || shape.efficiency(together, multiprocessors) < 0.7 ||
+  const int columns = act == Act::kRelu || shape.k >= kLongProduct ? 256 : 128;
+  if (!multiprocessors || !shape.fits() || shape.efficiency(columns, multiprocessors) < 0.7 ||
       !TensorMap::takes(dy) || !TensorMap::takes(weight) || !is_even(saved))
     return std::nullopt;
   ActGradient gradient{new_matrix(shape.m, shape.n, dy), {}};
   at::Tensor sums;
   if (want_bias) sums = allocate({(shape.m + 15) / 16, shape.n}, {}, at::kFloat, dy.device());
-  Sm90Gemm gemm{dy.scalar_type(), act, together, true};
+  Sm90Gemm gemm{dy.scalar_type(), act, columns, true};
   gemm.sums = want_bias;
   const Sm90Beside beside{
       saved.const_data_ptr(), reinterpret_cast<const void*>(saved.stride(0)),
