@@ -268,8 +268,7 @@ def _flips(case: Case, dtype: torch.dtype) -> bool:
 
 def check_mean(what: str, fused: Tensor, eager: Tensor, exact: Tensor) -> None:
     ours, theirs, size = (
-        t.square().mean().sqrt().item()
-        for t in (_error(fused, exact), _error(eager, exact), exact)
+        t.square().mean().sqrt().item() for t in (_error(fused, exact), _error(eager, exact), exact)
     )
     assert ours <= 2 * theirs + size / 4, f"{what}: off by {ours} of {size}, eager by {theirs}"
 
