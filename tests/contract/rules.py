@@ -246,7 +246,15 @@ def check_gradients(
         yardstick = (eager32[i], exact32[i]) if wide else (eager[i], exact[i])
         if (near := pools[i]) is not None:
             check_errors(
-                what, fused[i], exact[i], yardstick, near, dtype, share=shares[i], relative=False
+                what,
+                fused[i],
+                exact[i],
+                yardstick,
+                near,
+                dtype,
+                share=shares[i],
+                relative=False,
+                slack=2 if _tiled_attention(case, out) else 1,
             )
             continue
         narrowed = torch.float32 if wide else dtype
@@ -257,6 +265,12 @@ def check_gradients(
             size = whole()[i].square().sum_to_size(fused[i].shape).sqrt()
         check_errors(what, fused[i], exact[i], yardstick, pool, dtype, size, terms)
     return fused
+
+
+def _tiled_attention(case: Case, out: Tensor) -> bool:
+    """On CUDA the softmax's gradient is p (dp − dout·out), two sums that cancel; eager, at these
+    tests' sizes, has p whole and forms the second sum from the very terms of the first."""
+    return case.name in ("attention", "transformer_block") and out.is_cuda
 
 
 def _flips(case: Case, dtype: torch.dtype) -> bool:
@@ -324,6 +338,7 @@ def check_errors(
     terms: float = 1,
     share: float = 1 / 8,
     relative: bool = True,
+    slack: float = 1,
 ) -> None:
     """`yardstick` is eager's result and the exact one, where eager's errors are measured.
 
@@ -331,12 +346,15 @@ def check_errors(
     a sum of so many `terms` would be if it did not cancel. No ulp is taken at less than this
     `share` of the root mean square. `relative`: whether elements far below it are judged by
     themselves; results that are sums over a row or of products may cancel, and are not.
+    `slack`: how many times the usual errors are allowed.
     """
     exact, known = (t.to(torch.float64) for t in (exact, yardstick[1]))
     summed = terms > 1
     least = exact.new_tensor(pool.rms * (math.sqrt(terms) if summed else share))
     if size is not None:
         least = least.maximum(size)
+    if not relative:  # below, sums over a row (of constants, say) are nothing but rounding
+        least = least.clamp(min=math.sqrt(torch.finfo(dtype).eps))
     double = dtype == torch.float64
     narrow = torch.float32 if double else dtype
     judged = digits_left(yardstick[0], known, narrow)
@@ -350,7 +368,7 @@ def check_errors(
     for statistic, factor in limits:
         got = getattr(ours, statistic)
         eager = max(getattr(theirs, statistic), getattr(pool, statistic))
-        allowed = (factor + double) * eager + floor
+        allowed = slack * (factor + double) * eager + floor
         assert got <= allowed, (
             f"{what}: off by {got:.1f} ulps ({statistic}), eager by {eager:.1f}, so "
             f"{allowed:.1f} are allowed; {ours} against {theirs} and {pool}"

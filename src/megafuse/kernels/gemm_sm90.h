@@ -1,12 +1,16 @@
 // A GEMM for Hopper with any epilogue in its registers:
 //
-//   out = epilogue(A B)      A [M, K] row by row; B as weight [N, K] or, for gradients, [K, N]
+//   out = epilogue(A B)      A [M, K] and the weight B [N, K], row by row
 //
 // cuBLAS knows few epilogues and has none for erf. On an H200, 16384 x 768 x 3072 with a bias, us:
 //
-//                  nothing  tanh gelu  erf gelu  and what was before the gelu, tanh / erf
-//   cuBLAS           118       134        -         155 / -
-//   this             117       125       138        133 / 145
+//                          nothing  tanh gelu  erf gelu  and what was before it, tanh / erf
+//   cuBLAS                   118       134        -         155 / -
+//   tiles of 128 x 256       117       137       148        143 / 154
+//   two of 128 x 128         113       124       140        132 / 148
+//
+// and 349 against 367 for 8192 x 4096 x 4096, where cuBLAS takes 346. (Tiles of 128 x 160, cuBLAS's
+// own choice for a bare product, took 134 with a tanh gelu.)
 //
 // Two blocks form a cluster and share each tile of B: each loads a half and sends it to both.
 //
@@ -116,13 +120,11 @@ __device__ __forceinline__ void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// How the tensor cores find a tile: rows of 128 bytes, swizzled as the copy engine left them.
-// Rows along K (a weight): 8 rows make an atom of 1 KB. Rows along N: blocks of 64 x 64, 8 KB.
-template <bool kRowsAlongN>
+// How the tensor cores find a tile: rows of 128 bytes along K, swizzled as the copy engine left
+// them, 8 of which make an atom of 1 KB.
 __device__ __forceinline__ u64 tile_descriptor(const void* tile) {
   const u64 address = (shared_address(tile) & 0x3ffff) >> 4;
-  const u64 block = kRowsAlongN ? 8192 >> 4 : 1;
-  return address | block << 16 | u64(1024 >> 4) << 32 | u64(1) << 62;
+  return address | u64(1) << 16 | u64(1024 >> 4) << 32 | u64(1) << 62;
 }
 
 #define MF_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -133,37 +135,31 @@ __device__ __forceinline__ u64 tile_descriptor(const void* tile) {
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define MF_NAMES_80 \
-  MF_NAMES_64       \
-  ", "              \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define MF_NAMES_128                                                                             \
-  MF_NAMES_80                                                                                    \
+  MF_NAMES_64                                                                                    \
   ", "                                                                                           \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define MF_MMA(T, name, n, count, a_, b_, add_, along_, ...)                               \
-  template <bool kRowsAlongN>                                                              \
-  __device__ __forceinline__ void mma(float (&d)[count], u64 a, u64 b, int add, T) {       \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_                              \
-                 ", 0;\n"                                                                  \
-                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." name "." name            \
-                 " {" MF_NAMES_##count "}, " a_ ", " b_ ", add, 1, 1, 0, " along_ ";\n}\n" \
-                 : __VA_ARGS__                                                             \
-                 : "l"(a), "l"(b), "r"(add), "n"(int(kRowsAlongN)));                       \
+#define MF_MMA(T, name, n, count, a_, b_, add_, ...)                                 \
+  __device__ __forceinline__ void mma(float (&d)[count], u64 a, u64 b, int add, T) { \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_                        \
+                 ", 0;\n"                                                            \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." name "." name      \
+                 " {" MF_NAMES_##count "}, " a_ ", " b_ ", add, 1, 1, 0, 0;\n}\n"    \
+                 : __VA_ARGS__                                                       \
+                 : "l"(a), "l"(b), "r"(add));                                        \
   }
-#define MF_MMAS(T, name)                                                      \
-  MF_MMA(T, name, "128", 64, "%64", "%65", "%66", "%67", MF_64(0))            \
-  MF_MMA(T, name, "160", 80, "%80", "%81", "%82", "%83", MF_64(0), MF_16(64)) \
-  MF_MMA(T, name, "256", 128, "%128", "%129", "%130", "%131", MF_64(0), MF_64(64))
-// d (64 x 128, 160 or 256) = a b, or d += a b, over 16 of K.
+#define MF_MMAS(T, name)                                    \
+  MF_MMA(T, name, "128", 64, "%64", "%65", "%66", MF_64(0)) \
+  MF_MMA(T, name, "256", 128, "%128", "%129", "%130", MF_64(0), MF_64(64))
+// d (64 x 128 or 64 x 256) = a b, or d += a b, over 16 of K.
 MF_MMAS(bfloat16, "bf16")
 MF_MMAS(half, "f16")
 #undef MF_MMAS
 #undef MF_MMA
 #undef MF_NAMES_128
-#undef MF_NAMES_80
 #undef MF_NAMES_64
 #undef MF_64
 #undef MF_16
@@ -200,30 +196,28 @@ struct GemmSize {
 
 // kColumns, those of a tile of 128 rows:
 //
-//   256          both warpgroups of a block multiply one tile, then finish it. It reads least, and
-//                is best where the epilogue is short beside the product.
-//   128 or 160   they take turns, a tile each, and one finishes its tile while the other
-//   multiplies.
-//                What binds then is shared memory: tiles come in at 64 or 58 bytes a cycle, the
-//                tensor cores read 96 or 90, and it has 128.
-template <class T, bool kRowsAlongN, class Epilogue, int kColumns>
+//   256   both warpgroups of a block multiply one tile, then finish it. It reads least, and is best
+//         where the epilogue is short beside the product.
+//   128   they take turns, a tile each, and one finishes its tile while the other multiplies.
+//
+// What binds is shared memory, which has 128 bytes a cycle: the tensor cores read 80 (256) or 96
+// (128), and tiles come in at 48 or 64.
+template <class T, class Epilogue, int kColumns>
 struct GemmSm90 {
   static constexpr bool kTogether = kColumns == 256;
   static constexpr int kTileM = 128, kTileN = kColumns, kTileK = 64, kCluster = 2;
-  static constexpr int kStages = kTogether ? 4 : kColumns == 128 ? 6 : 5;
-  static_assert(!kRowsAlongN || kColumns % 128 == 0, "B comes in blocks of 64 columns");
+  static constexpr int kStages = kTogether ? 4 : 6, kRooms = 2;
   // The tensor cores take 64 rows at once: a warpgroup has one such piece of the tile, or all.
   static constexpr int kPieces = kTogether ? 1 : kTileM / 64, kPieceBytes = 64 * kTileK * 2;
   static constexpr int kThreads = 384, kMultipliers = 2;
   static constexpr int kABytes = kTileM * kTileK * 2, kBBytes = kTileN * kTileK * 2;
-  // An epilogue's results leave 64 or 32 columns at a time, 16 rows of them for each warp, through
-  // as many rooms.
-  static constexpr int kLeaving = kColumns % 64 == 0 ? 64 : 32, kRooms = kLeaving == 64 ? 2 : 4;
+  // An epilogue's results leave 64 columns at a time: 16 rows of 128 bytes for each warp.
+  static constexpr int kLeaving = 64;
 
   struct Shared {
     u8 a[kStages][kABytes];
     u8 b[kStages][kBBytes];
-    u8 leaving[kRooms][kMultipliers * 4][16 * kLeaving * 2];
+    u8 leaving[kRooms][kMultipliers * 4][16 * 128];
     Barrier full[kStages], empty[kStages];
   };
   static constexpr int shared_bytes = sizeof(Shared) + 1024;
@@ -279,13 +273,7 @@ struct GemmSm90 {
         constexpr int share = kBBytes / kCluster, rows = kTileN / kCluster;
         u8* half_of_b = shared.b[stage] + rank * share;
         const int n = t.column + int(rank) * rows;
-        if constexpr (kRowsAlongN) {
-#pragma unroll
-          for (int block = 0; block < rows / 64; ++block)
-            copy_tile_to(half_of_b + block * 8192, b_map, n + block * 64, step * kTileK, full, all);
-        } else {
-          copy_tile_to(half_of_b, b_map, step * kTileK, n, full, all);
-        }
+        copy_tile_to(half_of_b, b_map, step * kTileK, n, full, all);
         if (++stage == kStages) stage = 0, phase ^= 1;
       }
     }
@@ -313,9 +301,8 @@ struct GemmSm90 {
   __device__ __forceinline__ void multiply(const Epilogue& epilogue) {
     const int group = threadIdx.x / 128;
     if (!kTogether && group == 1) pass_turn(group);
-    int used =
-        kTogether ? 0
-                  : group * steps;  // stages before this one: the other warpgroup's tiles count too
+    // Stages before this one: the other warpgroup's tiles count too.
+    int used = kTogether ? 0 : group * steps;
     for (int i = first_tile() + (kTogether ? 0 : group * stride()); i < tiles;
          i += (kTogether ? 1 : kMultipliers) * stride()) {
       float d[kPieces][kTileN / 2];
@@ -324,16 +311,15 @@ struct GemmSm90 {
       if (!kTogether) wait_for_turn(group);
       for (int step = 0; step < steps; ++step) {
         shared.full[stage].wait(phase);
-        const u64 a = tile_descriptor<false>(shared.a[stage] + first_piece(group) * kPieceBytes);
-        const u64 b = tile_descriptor<kRowsAlongN>(shared.b[stage]);
-        constexpr int b_step = kRowsAlongN ? 16 * 128 >> 4 : 32 >> 4;
+        const u64 a = tile_descriptor(shared.a[stage] + first_piece(group) * kPieceBytes);
+        const u64 b = tile_descriptor(shared.b[stage]);
+        constexpr int k_step = 32 >> 4;
         mma_begin();
 #pragma unroll
         for (int k = 0; k < kTileK / 16; ++k)
 #pragma unroll
           for (int p = 0; p < kPieces; ++p)
-            mma<kRowsAlongN>(d[p], a + p * (kPieceBytes >> 4) + k * (32 >> 4), b + k * b_step,
-                             step | k, T());
+            mma(d[p], a + p * (kPieceBytes >> 4) + k * k_step, b + k * k_step, step | k, T());
         mma_commit();
         if (step > 0) {
           mma_wait<1>();
@@ -360,7 +346,7 @@ struct GemmSm90 {
     u32 columns[kLeaving / 8];
     u32 rows[kLeaving / 8][2];
   };
-  // Where the i-th part of a warp's results begins: 16 rows of kLeaving columns.
+  // Where the i-th part of a warp's results begins: 16 rows of 64 columns.
   static constexpr int kAcross = kTileN / kLeaving, kParts = kPieces * kAcross;
   __device__ __forceinline__ static Tile part(Tile t, int group, int i) {
     return {t.row + (first_piece(group) + i / kAcross) * 64 + int(threadIdx.x) / 32 % 4 * 16,
@@ -391,11 +377,10 @@ struct GemmSm90 {
     if (lane == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kRooms - 1) : "memory");
     __syncwarp();
     const int to = lane % 16, piece = lane / 16;
-    const int swizzle = kLeaving == 64 ? to % 8 : to / 2 % 4;
 #pragma unroll
     for (int j = 0; j < kLeaving / 8; j += 2) {
       asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                       shared_address(leaving) + to * kLeaving * 2 + ((j + piece) ^ swizzle) * 16),
+                       shared_address(leaving) + to * 128 + ((j + piece) ^ (to % 8)) * 16),
                    "r"(pairs[j][0]), "r"(pairs[j][1]), "r"(pairs[j + 1][0]), "r"(pairs[j + 1][1])
                    : "memory");
     }
@@ -421,34 +406,17 @@ struct GemmSm90 {
 #pragma unroll
       for (int j = 0; j < kLeaving / 8; ++j) {
         const float* const mine = &d[i / kAcross][(i % kAcross * kLeaving / 8 + j) * 4];
-        float sums[2] = {};
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           float v[2] = {mine[h * 2], mine[h * 2 + 1]}, pre[2];
           epilogue.finish(v, pre, pair_of<T>(here.columns[j]), pair_of<T>(here.rows[j][h]));
           pairs[j][h] = pair<T>(v[0], v[1]);
           if constexpr (Epilogue::pre_too) more[j][h] = pair<T>(pre[0], pre[1]);
-          sums[0] += v[0], sums[1] += v[1];
         }
-        if constexpr (Epilogue::sums_too)
-          add_up(epilogue, sums, at.row / 16, at.column + int(threadIdx.x) % 4 * 2 + j * 8);
       }
       if constexpr (Epilogue::pre_too) leave(more, pre_map, at, group);
       leave(pairs, out_map, at, group);
     }
-  }
-
-  // Sums over the 16 rows of a warp, for a second launch to add up.
-  __device__ __forceinline__ void add_up(const Epilogue& epilogue, float (&sums)[2], int sixteenth,
-                                         int column) const {
-#pragma unroll
-    for (int away = 4; away < 32; away *= 2) {
-      sums[0] += __shfl_xor_sync(0xffffffffu, sums[0], away);
-      sums[1] += __shfl_xor_sync(0xffffffffu, sums[1], away);
-    }
-    if (threadIdx.x % 32 < 4 && column < size.n && sixteenth * 16 < size.m)
-      *reinterpret_cast<float2*>(epilogue.sums + i64(sixteenth) * size.n + column) =
-          make_float2(sums[0], sums[1]);
   }
 
   __device__ __forceinline__ void run(const Epilogue& epilogue) {
@@ -479,7 +447,7 @@ struct LinearEpilogue {
   const T* bias;
   const T* residual;
   i64 residual_stride;
-  static constexpr bool pre_too = kPre, sums_too = false;
+  static constexpr bool pre_too = kPre;
 
   __device__ __forceinline__ u32 load_columns(int column) const {
     return kBias ? *reinterpret_cast<const u32*>(bias + column) : 0;
@@ -500,24 +468,6 @@ struct Identity {
   template <class F>
   static MF_INLINE F value(F x) {
     return x;
-  }
-};
-
-// (A B) act'(saved): the gradient before an activation, and its sums over 16 rows each for the
-// gradient of the bias.
-template <class T, class Act, bool kSums>
-struct ActGradEpilogue {
-  const T* saved;
-  i64 saved_stride;
-  float* sums;  // [M / 16, N]
-  static constexpr bool pre_too = false, sums_too = kSums;
-
-  __device__ __forceinline__ u32 load_columns(int) const { return 0; }
-  __device__ __forceinline__ u32 load(int row, int column) const {
-    return *reinterpret_cast<const u32*>(saved + row * saved_stride + column);
-  }
-  __device__ __forceinline__ void finish(float (&v)[2], float (&)[2], float2, float2 rows) const {
-    v[0] = Act::gradient(v[0], rows.x), v[1] = Act::gradient(v[1], rows.y);
   }
 };
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from megafuse.registry import OPS, Op
-from megafuse.runtime import build, gemm_sm90, render
+from megafuse.runtime import attention, build, gemm_sm90, render
 
 FLOATS = {"Float": 4, "Half": 8, "BFloat16": 8, "Double": 2}  # dtype → elements in 16 bytes
 
@@ -46,8 +46,9 @@ def jobs() -> Iterator[Job]:
         yield Job(f"{variant.label} {variant.row_vectors}", source)
     yield Job("split mend", render.worker("split_mend")[0])
     for gemm in gemm_sm90.catalog():
-        tiles = "one tile" if gemm.together else "a tile each"
-        yield Job(f"{gemm.epilogue}, {tiles}", gemm.source, gemm_sm90.ARCH)
+        yield Job(f"{gemm.epilogue}, {gemm.columns} columns", gemm.source, gemm_sm90.ARCH)
+    for i, kernel in enumerate(attention.catalog()):
+        yield Job(kernel.kernel, kernel.source, ("sm_80", "sm_90")[i % 2])
 
 
 def _variants(op: Op) -> Iterator[render.Variant]:

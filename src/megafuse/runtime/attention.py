@@ -129,18 +129,22 @@ def cuda_kernel(
 
 def catalog() -> Iterator[CudaAttention]:
     """What the usual calls ask for."""
-    for dtype, dim in itertools.product(("Half", "BFloat16"), (32, 64, 96, 128, 192, 256)):
+    dims = [("Half", 64), *(("BFloat16", dim) for dim in (32, 64, 96, 128, 192, 256))]
+    for dtype, dim in dims:
         for mask in ("", dtype, "Bool") if dim == 64 else ("",):
             for one_tile in (True, False):
                 yield CudaAttention("AttentionForward", dtype, mask, dim, one_tile=one_tile)
-            if dim > 128:
-                continue
-            for keys, one_tile in itertools.product((64, 128), (True, False)):
-                yield CudaAttention(
-                    "AttentionBackward", dtype, mask, dim, keys, query=True, one_tile=one_tile
-                )
-            yield CudaAttention("AttentionBackward", dtype, mask, dim, 64)
-            yield CudaAttention("AttentionGradQuery", dtype, mask, dim)
+            if dim <= 128:
+                yield from _backward(dtype, mask, dim)
+
+
+def _backward(dtype: str, mask: str, dim: int) -> Iterator[CudaAttention]:
+    for keys, one_tile in itertools.product((64, 128), (True, False)):
+        yield CudaAttention(
+            "AttentionBackward", dtype, mask, dim, keys, query=True, one_tile=one_tile
+        )
+    yield CudaAttention("AttentionBackward", dtype, mask, dim, 64)
+    yield CudaAttention("AttentionGradQuery", dtype, mask, dim)
 
 
 def _word(flag: bool) -> str:

@@ -17,34 +17,30 @@ ARCH = "sm_90a"  # wgmma and setmaxnreg are in no other
 SYMBOL = "megafuse_gemm"
 _ACTS = {"none": "Identity", "relu": "Relu", "gelu": "Gelu", "gelu_tanh": "GeluTanh"}
 # Shared memory of a block, by its tiles' columns.
-_SHARED = {256: 230464, 160: 218192, 128: 230496}
+_SHARED = {256: 230464, 128: 230496}
 
 
 @dataclass(frozen=True)
 class Gemm:
-    """One kernel. `gradient`: (A B) act'(saved), B's rows along N; else act(A B + bias) + residual.
+    """One kernel: act(A B + bias) + residual, and A B + bias too where `pre`.
 
-    `columns`: those of a tile; 256 have both warpgroups of a block at work, others one.
+    `columns` are those of a tile: 256 have both warpgroups of a block at work, 128 one.
     """
 
     dtype: str
     act: str
     columns: int
-    gradient: bool = False
     bias: bool = False
     residual: bool = False
     pre: bool = False
-    sums: bool = False
 
     @property
     def label(self) -> str:
-        return f"a GEMM{' gradient' if self.gradient else ''} with {self.act}, {self.dtype.lower()}"
+        return f"a GEMM with {self.act}, {self.dtype.lower()}"
 
     @property
     def epilogue(self) -> str:
         storage, act = STORAGE[self.dtype], f"mf::{_ACTS[self.act]}"
-        if self.gradient:
-            return f"mf::ActGradEpilogue<{storage}, {act}, {_word(self.sums)}>"
         flags = ", ".join(map(_word, (self.bias, self.residual, self.pre)))
         return f"mf::LinearEpilogue<{storage}, {act}, {flags}>"
 
@@ -52,7 +48,7 @@ class Gemm:
     def source(self) -> str:
         maps = ", ".join(f"const __grid_constant__ mf::TensorMap {m}" for m in ("a", "b"))
         more = ", ".join(f"const __grid_constant__ mf::TensorMap {m}" for m in ("out", "pre"))
-        kind = f"{STORAGE[self.dtype]}, {_word(self.gradient)}, Epilogue, {self.columns}"
+        kind = f"{STORAGE[self.dtype]}, Epilogue, {self.columns}"
         return (
             f'#include "gemm_sm90.h"\n\nusing Epilogue = {self.epilogue};\n'
             f"using Gemm = mf::GemmSm90<{kind}>;\n"
@@ -71,14 +67,12 @@ def kernel(
     dtype: str,
     act: str,
     columns: int,
-    gradient: bool,
     bias: bool,
     residual: bool,
     pre: bool,
-    sums: bool,
 ) -> tuple[bytes, str, int]:
     """Called by the host runtime on a kernel it has not seen (runtime/host/sm90.h)."""
-    gemm = Gemm(dtype, act, columns, gradient, bias, residual, pre, sums)
+    gemm = Gemm(dtype, act, columns, bias, residual, pre)
     return build.cuda_binary(gemm.source, ARCH, gemm.label), SYMBOL, _SHARED[columns]
 
 
@@ -91,9 +85,6 @@ def catalog() -> Iterator[Gemm]:
                 yield Gemm(dtype, act, columns, residual=True)
             if "gelu" in act:
                 yield Gemm(dtype, act, columns, bias=True, pre=True)
-        if columns != 160:
-            act = "relu" if columns == 256 else "gelu_tanh"
-            yield Gemm(dtype, act, columns, gradient=True, sums=True)
 
 
 def _word(flag: bool) -> str:

@@ -38,9 +38,8 @@ class TorchAttention {
  public:
   explicit TorchAttention(const AttentionCall& c)
       : call(c), half(c.q.scalar_type() != at::kFloat), mask(additive_mask(c)) {
-    // All of them want rows of whole 16 bytes, at whole multiples of them. float32 of other widths
-    // is left to the reference, as PyTorch does.
-    if (half) added = (c.dim() + kWhole - 1) / kWhole * kWhole - c.dim();
+    // All of them want rows of whole 16 bytes, at whole multiples of them.
+    added = (c.dim() + unit() - 1) / unit() * unit() - c.dim();
     call.q = whole(c.q), call.k = whole(c.k), call.v = whole(c.v);
     if (half || !c.causal || !mask.defined()) return;
     // The "efficient" kernel takes both, but rows of which all that may be seen is masked by a
@@ -72,9 +71,8 @@ class TorchAttention {
 
   at::Tensor whole(const at::Tensor& t) const {
     if (added) return at::constant_pad_nd(t, {0, added});
-    const int64_t unit = half ? 8 : 4;
     bool fits = reinterpret_cast<uint64_t>(t.const_data_ptr()) % 16 == 0;
-    for (int64_t d = 0; d < 3; ++d) fits = fits && (t.size(d) == 1 || t.stride(d) % unit == 0);
+    for (int64_t d = 0; d < 3; ++d) fits = fits && (t.size(d) == 1 || t.stride(d) % unit() == 0);
     return fits ? t : allocate_like(t).copy_(t);
   }
   at::Tensor unpadded(const at::Tensor& t) const {
@@ -124,7 +122,7 @@ class TorchAttention {
   // require no gradient, so that it does not check what cuDNN's backward takes.
   bool takes(TorchKernel kernel, bool backward) const {
     constexpr int64_t kMostForCudnnBackward = 128;
-    if (!half && (kernel != TorchKernel::kEfficient || call.dim() % 4 != 0)) return false;
+    if (!half && kernel != TorchKernel::kEfficient) return false;
     if (backward && kernel == TorchKernel::kCudnn && call.dim() > kMostForCudnnBackward)
       return false;
     const bool expanded = kernel == TorchKernel::kEfficient && call.grouped();
@@ -244,12 +242,12 @@ class TorchAttention {
     if (!mask.defined()) return std::nullopt;
     at::Tensor rows = mask;
     const int64_t keys = call.keys();
-    bool fits = rows.stride(3) == 1 && rows.size(3) == keys && keys % kWhole == 0 &&
+    bool fits = rows.stride(3) == 1 && rows.size(3) == keys && keys % unit() == 0 &&
                 reinterpret_cast<uint64_t>(rows.const_data_ptr()) % 16 == 0;
     for (int64_t d = 0; d < 3; ++d)
-      fits = fits && (rows.size(d) == 1 || rows.stride(d) % kWhole == 0);
+      fits = fits && (rows.size(d) == 1 || rows.stride(d) % unit() == 0);
     if (!fits) {
-      const int64_t width = (keys + kWhole - 1) / kWhole * kWhole;
+      const int64_t width = (keys + unit() - 1) / unit() * unit();
       rows = at::zeros({mask.size(0), mask.size(1), mask.size(2), width}, mask.options());
       rows = rows.narrow(3, 0, keys);
       rows.copy_(mask);
@@ -271,7 +269,7 @@ class TorchAttention {
   }
   static inline std::atomic<int64_t> cudnn_lse_dim{0};
 
-  static constexpr int64_t kWhole = 8;  // elements of 16 bits in 16 bytes
+  int64_t unit() const { return half ? 8 : 4; }  // elements in 16 bytes
 
   AttentionCall call;
   const bool half;

@@ -17,19 +17,18 @@ struct alignas(64) TensorMap {
            matrix.stride(0) >= matrix.size(1);
   }
 
-  // Boxes of `rows` rows of 64 columns (128 bytes) or 32, swizzled.
-  TensorMap(const at::Tensor& matrix, uint32_t rows, uint32_t columns = 64) {
-    constexpr int kFloat16 = 6, kBfloat16 = 9, kNotInterleaved = 0, kSwizzle64 = 2, kSwizzle128 = 3,
+  // Boxes of `rows` rows of 64 columns (128 bytes, swizzled).
+  TensorMap(const at::Tensor& matrix, uint32_t rows) {
+    constexpr int kFloat16 = 6, kBfloat16 = 9, kNotInterleaved = 0, kSwizzle128 = 3,
                   kPromote256 = 3, kZeros = 0;
     const uint64_t size[] = {uint64_t(matrix.size(1)), uint64_t(matrix.size(0))};
     const uint64_t stride[] = {uint64_t(matrix.stride(0)) * 2};
-    const uint32_t box[] = {columns, rows}, step[] = {1, 1};
+    const uint32_t box[] = {64, rows}, step[] = {1, 1};
     const Driver& driver = Driver::get();
     driver.check(
         driver.TensorMapEncodeTiled(this, matrix.scalar_type() == at::kHalf ? kFloat16 : kBfloat16,
                                     2, const_cast<void*>(matrix.const_data_ptr()), size, stride,
-                                    box, step, kNotInterleaved,
-                                    columns == 64 ? kSwizzle128 : kSwizzle64, kPromote256, kZeros),
+                                    box, step, kNotInterleaved, kSwizzle128, kPromote256, kZeros),
         "cuTensorMapEncodeTiled");
   }
 };
@@ -38,13 +37,13 @@ struct alignas(64) TensorMap {
 struct Sm90Gemm {
   at::ScalarType dtype;
   Act act;
-  int columns;  // of a tile: 256, or 128 or 160 where the warpgroups of a block take turns
-  bool gradient = false, bias = false, residual = false, pre = false, sums = false;
+  int columns;  // of a tile: 256, or 128 where the warpgroups of a block take turns
+  bool bias = false, residual = false, pre = false;
 
   uint64_t key(c10::Device device) const {
     uint64_t bits = uint64_t(device.index()) << 16 | uint64_t(dtype) << 8 | uint64_t(act) << 6;
     bits = bits << 8 | uint64_t(columns / 8);
-    for (bool flag : {gradient, bias, residual, pre, sums}) bits = bits << 1 | flag;
+    for (bool flag : {bias, residual, pre}) bits = bits << 1 | flag;
     return bits;
   }
 
@@ -71,9 +70,9 @@ struct Sm90Gemm {
     static const char* const acts[] = {"none", "relu", "gelu", "gelu_tanh"};
     Owned module(PyImport_ImportModule("megafuse.runtime.gemm_sm90"));
     auto flag = [](bool f) { return f ? Py_True : Py_False; };
-    Owned built(PyObject_CallMethod(module.object, "kernel", "ssiOOOOO", c10::toString(dtype),
-                                    acts[int(act)], columns, flag(gradient), flag(bias),
-                                    flag(residual), flag(pre), flag(sums)));
+    Owned built(PyObject_CallMethod(module.object, "kernel", "ssiOOO", c10::toString(dtype),
+                                    acts[int(act)], columns, flag(bias), flag(residual),
+                                    flag(pre)));
     PyObject* cubin;
     const char* symbol;
     int shared_bytes;
@@ -123,13 +122,6 @@ struct Sm90Shape {
     const double at_once = double(multiprocessors / kCluster * kCluster) * double(kTileM);
     return double(m) * double(n) / (double(depth(columns, multiprocessors)) * at_once);
   }
-  // For warpgroups that take turns. The wider tile asks less of shared memory.
-  int columns_in_turns(int multiprocessors) const {
-    constexpr double kLess = 0.92;
-    const auto wide = double(depth(160, multiprocessors)),
-               narrow = double(depth(128, multiprocessors));
-    return kLess * wide < narrow ? 160 : 128;
-  }
   bool fits() const {
     return m > 0 && n % 8 == 0 && k % 8 == 0 && k > 0 && std::max({m, n, k}) < (1 << 30);
   }
@@ -137,9 +129,9 @@ struct Sm90Shape {
 
 // The arguments of an epilogue, as its struct in the kernel has them.
 struct Sm90Beside {
-  const void* first = nullptr;   // bias, or what was saved
-  const void* second = nullptr;  // residual, or the stride of what was saved
-  int64_t third = 0;             // residual's stride, or where sums go
+  const void* bias = nullptr;
+  const void* residual = nullptr;
+  int64_t residual_stride = 0;
 };
 
 inline void launch_sm90(const Sm90Gemm& gemm, const Sm90Shape& shape, const at::Tensor& a,
@@ -151,10 +143,8 @@ inline void launch_sm90(const Sm90Gemm& gemm, const Sm90Shape& shape, const at::
   const int64_t across = gemm.columns;
   constexpr uint32_t kRowsPerWarp = 16;
   TensorMap a_map(a, Sm90Shape::kTileM);
-  TensorMap b_map(b, gemm.gradient ? 64 : uint32_t(across / Sm90Shape::kCluster));
-  const uint32_t leaving = across % 64 == 0 ? 64 : 32;
-  TensorMap out_map(out, kRowsPerWarp, leaving);
-  TensorMap pre_map(pre.defined() ? pre : out, kRowsPerWarp, leaving);
+  TensorMap b_map(b, uint32_t(across / Sm90Shape::kCluster));
+  TensorMap out_map(out, kRowsPerWarp), pre_map(pre.defined() ? pre : out, kRowsPerWarp);
   struct {
     int m, n, k, column_tiles;
   } size{int(shape.m), int(shape.n), int(shape.k), 0};
@@ -192,7 +182,7 @@ inline std::optional<LinearResult> sm90_linear(const LinearCall& call) {
   if (!multiprocessors || !shape.fits() || (!gelu && shape.k >= kLongProduct) ||
       (plain && call.residual.defined()) || (!gelu && call.want_pre))
     return std::nullopt;
-  const int columns = shape.k < kLongProduct ? shape.columns_in_turns(multiprocessors) : 256;
+  const int columns = shape.k < kLongProduct ? 128 : 256;
   if (shape.efficiency(columns, multiprocessors) < (gelu ? 0.7 : 0.9)) return std::nullopt;
   if (!TensorMap::takes(call.x) || !TensorMap::takes(call.weight) ||
       (call.bias.defined() && !is_even(call.bias)) ||
@@ -200,42 +190,15 @@ inline std::optional<LinearResult> sm90_linear(const LinearCall& call) {
     return std::nullopt;
   LinearResult result{new_matrix(shape.m, shape.n, call.x), {}};
   if (call.want_pre) result.pre = new_matrix(shape.m, shape.n, call.x);
-  const Sm90Gemm gemm{call.x.scalar_type(),    call.act,     columns, false, call.bias.defined(),
+  const Sm90Gemm gemm{call.x.scalar_type(),    call.act,     columns, call.bias.defined(),
                       call.residual.defined(), call.want_pre};
   Sm90Beside beside;
-  if (call.bias.defined()) beside.first = call.bias.const_data_ptr();
+  if (call.bias.defined()) beside.bias = call.bias.const_data_ptr();
   if (call.residual.defined())
-    beside.second = call.residual.const_data_ptr(), beside.third = call.residual.stride(0);
+    beside.residual = call.residual.const_data_ptr(),
+    beside.residual_stride = call.residual.stride(0);
   launch_sm90(gemm, shape, call.x, call.weight, result.out, result.pre, beside);
   return result;
-}
-
-// act'(saved) ∘ (dy·weight) and its sum over the rows, 16 at a time in the epilogue. For the erf
-// form a GEMM and a pass are faster: 188 us against 246 (16384 x 768 x 3072, bfloat16, H200), since
-// its derivative is long; tanh takes 175.
-inline std::optional<ActGradient> sm90_act_grad_input(const at::Tensor& dy,
-                                                      const at::Tensor& weight,
-                                                      const at::Tensor& saved, Act act,
-                                                      bool want_bias) {
-  if (!is_half(dy.scalar_type()) || (act != Act::kGeluTanh && act != Act::kRelu))
-    return std::nullopt;
-  const int multiprocessors = hopper_multiprocessors(dy.device());
-  const Sm90Shape shape{dy.size(0), weight.size(1), dy.size(1)};
-  const int columns = act == Act::kRelu || shape.k >= kLongProduct ? 256 : 128;
-  if (!multiprocessors || !shape.fits() || shape.efficiency(columns, multiprocessors) < 0.7 ||
-      !TensorMap::takes(dy) || !TensorMap::takes(weight) || !is_even(saved))
-    return std::nullopt;
-  ActGradient gradient{new_matrix(shape.m, shape.n, dy), {}};
-  at::Tensor sums;
-  if (want_bias) sums = allocate({(shape.m + 15) / 16, shape.n}, {}, at::kFloat, dy.device());
-  Sm90Gemm gemm{dy.scalar_type(), act, columns, true};
-  gemm.sums = want_bias;
-  const Sm90Beside beside{
-      saved.const_data_ptr(), reinterpret_cast<const void*>(saved.stride(0)),
-      want_bias ? int64_t(reinterpret_cast<uint64_t>(sums.mutable_data_ptr())) : 0};
-  launch_sm90(gemm, shape, dy, weight, gradient.pre, {}, beside);
-  if (want_bias) gradient.bias = add_parts(sums, dy.scalar_type());
-  return gradient;
 }
 
 }  // namespace megafuse
