@@ -122,6 +122,9 @@ def test_any_rows(case: Case, device: str) -> None:
         lead: list[int], columns: int, dtype: torch.dtype, chosen: list[str], seed: int
     ) -> None:
         torch.manual_seed(seed)
+        if "norm" in case.name or case.name == "transformer_block":
+            # Rows of one number have no variance, and what is left of them is rounding.
+            chosen = ["as it is" if c == "expanded inside" else c for c in chosen]
         layout = iter(chosen)
         args = [
             VIEWS.get(next(layout), lambda t: t)(a) if isinstance(a, Tensor) else a

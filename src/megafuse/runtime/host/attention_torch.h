@@ -36,17 +36,19 @@ enum class TorchKernel : uint8_t { kCudnn, kFlash, kEfficient };
 
 class TorchAttention {
  public:
-  explicit TorchAttention(const AttentionCall& c)
-      : call(c), half(c.q.scalar_type() != at::kFloat), mask(additive_mask(c)) {
+  explicit TorchAttention(const AttentionCall& c) : call(c), half(c.q.scalar_type() != at::kFloat) {
     // All of them want rows of whole 16 bytes, at whole multiples of them.
     added = (c.dim() + unit() - 1) / unit() * unit() - c.dim();
     call.q = whole(c.q), call.k = whole(c.k), call.v = whole(c.v);
-    if (half || !c.causal || !mask.defined()) return;
-    // The "efficient" kernel takes both, but rows of which all that may be seen is masked by a
-    // large number, not -Inf, come out wrong.
-    mask = at::where(at::ones({c.queries(), c.keys()}, c.q.options().dtype(at::kBool)).tril(), mask,
-                     at::full({}, -INFINITY, c.q.options()));
-    call.causal = false;
+    at::Tensor given = additive_mask(c);
+    if (!half && c.causal && given.defined()) {
+      // The "efficient" kernel takes both, but rows of which all that may be seen is masked by a
+      // large number, not -Inf, come out wrong.
+      const auto seen = at::ones({c.queries(), c.keys()}, c.q.options().dtype(at::kBool)).tril();
+      given = at::where(seen, given, at::full({}, -INFINITY, c.q.options()));
+      call.causal = false;
+    }
+    mask = whole_mask(given);
   }
 
   std::optional<AttentionResult> forward(bool keep) {
@@ -176,7 +178,7 @@ class TorchAttention {
       }
       default: {
         const auto r = at::_scaled_dot_product_efficient_attention(
-            call.q, of_each_head(call.k), of_each_head(call.v), aligned_mask(), keep, 0.0,
+            call.q, of_each_head(call.k), of_each_head(call.v), expanded_mask(), keep, 0.0,
             call.causal, scale);
         return finish(std::get<0>(r), std::get<1>(r), keep);
       }
@@ -208,7 +210,7 @@ class TorchAttention {
         auto tokens = [](const at::Tensor& t) { return t.transpose(1, 2); };
         const auto r = at::_efficient_attention_backward(
             tokens(grad), tokens(call.q), tokens(of_each_head(call.k)),
-            tokens(of_each_head(call.v)), aligned_mask(), tokens(out), std::nullopt, std::nullopt,
+            tokens(of_each_head(call.v)), expanded_mask(), tokens(out), std::nullopt, std::nullopt,
             queries, keys, whole_lse(kept.lse), 0.0, seed, seed, int64_t(call.causal), false, scale,
             std::nullopt, std::nullopt, packed);
         dq = tokens(std::get<0>(r)), dk = tokens(std::get<1>(r)), dv = tokens(std::get<2>(r));
@@ -237,22 +239,24 @@ class TorchAttention {
     return t.unflatten(1, {call.key_heads(), call.heads() / call.key_heads()}).sum(2);
   }
 
-  // The mask with rows of whole 16 bytes, seen as [B, H, S, T].
-  std::optional<at::Tensor> aligned_mask() const {
-    if (!mask.defined()) return std::nullopt;
-    at::Tensor rows = mask;
+  // A mask with rows of whole 16 bytes, at whole multiples of them.
+  at::Tensor whole_mask(const at::Tensor& given) const {
+    if (!given.defined()) return given;
     const int64_t keys = call.keys();
-    bool fits = rows.stride(3) == 1 && rows.size(3) == keys && keys % unit() == 0 &&
-                reinterpret_cast<uint64_t>(rows.const_data_ptr()) % 16 == 0;
+    bool fits = given.stride(3) == 1 && given.size(3) == keys && keys % unit() == 0 &&
+                reinterpret_cast<uint64_t>(given.const_data_ptr()) % 16 == 0;
     for (int64_t d = 0; d < 3; ++d)
-      fits = fits && (rows.size(d) == 1 || rows.stride(d) % unit() == 0);
-    if (!fits) {
-      const int64_t width = (keys + unit() - 1) / unit() * unit();
-      rows = at::zeros({mask.size(0), mask.size(1), mask.size(2), width}, mask.options());
-      rows = rows.narrow(3, 0, keys);
-      rows.copy_(mask);
-    }
-    return rows.expand({call.batches(), call.heads(), call.queries(), keys});
+      fits = fits && (given.size(d) == 1 || given.stride(d) % unit() == 0);
+    if (fits) return given;
+    const int64_t width = (keys + unit() - 1) / unit() * unit();
+    at::Tensor rows =
+        at::zeros({given.size(0), given.size(1), given.size(2), width}, given.options());
+    return rows.narrow(3, 0, keys).copy_(given);
+  }
+  // The mask seen as [B, H, S, T].
+  std::optional<at::Tensor> expanded_mask() const {
+    if (!mask.defined()) return std::nullopt;
+    return mask.expand({call.batches(), call.heads(), call.queries(), call.keys()});
   }
 
   // Rows of whole 32 queries.
