@@ -120,7 +120,7 @@ def page(
     alone = not results and bool(figures)
     parts = [_section(figures, None if alone else heading)] if figures else []
     return Template(_text("page.html")).substitute(
-        title=escape(heading if alone else "benchmarks: " + ", ".join(names)),
+        title=escape(heading if alone else f"megafuse benchmarks: {', '.join(names)}"),
         policy=f"default-src 'none'; img-src data:; style-src {_source(style)}; "
         f"script-src {_source(script)}",
         style=style,
