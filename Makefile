@@ -48,9 +48,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	$(PY) simple_demo.py $(ARGS)
-	@echo 'The same from a cold cache, with plots in report.html:'
-	$(PY) -m megafuse bench gelu_scale --elements 1Ki,1Mi,16Mi --against eager --html report.html
+	$(PY) simple_demo.py --html report.html $(ARGS)
 
 test: $(READY)
 	$(PY) -m pytest $(PYTEST_ARGS)
