@@ -201,7 +201,8 @@ def test_prediction_is_bytes_over_the_rate_of_a_copy():
     assert "takes 36.0 µs here: 3728.3 GB/s" in text
     assert "268 MB take 72.0 µs" in text
     assert "134 MB of fused 36.0 µs" in text
-    assert "2.0× as fast" in text
+    assert "So fused should be 2.0× as fast, if arithmetic costs nothing." in text
+    assert "So both should take as long" in explain.prediction(1024, 1e-6, TWO, TWO, "reference")
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,14 @@ def prediction(size: int, copy: float, separate: Ledger, ours: Ledger, name: str
     """What bytes alone say, before anything is run. `copy` is the time of a copy of all floats."""
     rate = 8 * size / copy
     times = [ledger.bytes_moved / rate for ledger in (separate, ours)]
+    gain = times[0] / times[1]
+    verdict = f"{name} should be {gain:.1f}× as fast" if gain > 1 else "both should take as long"
     return (
         f"A plain copy of {amount(size)} floats reads and writes each once, 8 bytes, and takes "
         f"{seconds(copy)} here: {rate / 1e9:.1f} GB/s. At that rate the separate way's "
         f"{megabytes(separate.bytes_moved)} take {seconds(times[0])}, and the "
-        f"{megabytes(ours.bytes_moved)} of {name} {seconds(times[1])}. So {name} should be "
-        f"{times[0] / times[1]:.1f}× as fast, if arithmetic costs nothing."
+        f"{megabytes(ours.bytes_moved)} of {name} {seconds(times[1])}. So {verdict}, "
+        "if arithmetic costs nothing."
     )
 
 
