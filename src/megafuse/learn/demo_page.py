@@ -105,7 +105,8 @@ def _roofline(ours: str, measured: Measured, ledgers: Mapping[str, Ledger], devi
     ]
     caption = (
         "The slope is this machine's measured bandwidth of a copy into memory that is already "
-        "there, the flat part its measured rate of a float32 matrix product. Both ways do the same arithmetic; fusing does more per byte."
+        "there, the flat part its measured rate of a float32 matrix product. Both ways "
+        "do the same arithmetic; fusing does more per byte."
     )
     if any(p.rate > 1.05 * roofs.copy * p.intensity for p in points):
         caption += " A point above the slope: these floats came from the cache, not from memory."
