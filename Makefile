@@ -8,21 +8,23 @@ VENV ?= .venv
 ifdef PYTHON_ENV
   PY := $(PYTHON_ENV)
   READY :=
+  DOCS_READY :=
   CLANG_FORMAT ?= clang-format
   export PYTHONPATH := $(CURDIR)/src$(if $(PYTHONPATH),:$(PYTHONPATH))
 else
   PY := $(VENV)/bin/python
   READY := $(VENV)/.ready
+  DOCS_READY := $(VENV)/.docs-ready
   CLANG_FORMAT ?= $(VENV)/bin/clang-format
   # Two: the suite compiles kernels, and torch runs threads of its own.
   PYTEST_ARGS ?= -n 2 --dist worksteal
 endif
 
-PYTHON_SOURCES = $(wildcard src tests examples benchmarks .ci *.py)
+PYTHON_SOURCES = $(wildcard src tests examples notebooks benchmarks .ci *.py)
 CPP_SOURCES = $(shell find src examples \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean $(VENV)
+.PHONY: help demo test lint format bench docs clean $(VENV)
 
 help:
 	@echo 'make demo     run simple_demo.py on this machine, write report.html'
@@ -30,6 +32,7 @@ help:
 	@echo 'make lint     ruff, mypy, clang-format; changes nothing'
 	@echo 'make format   let ruff and clang-format rewrite the sources'
 	@echo 'make bench    eager, torch.compile and fused side by side  (ARGS="--suite seeds")'
+	@echo 'make docs     build the docs site into site/'
 	@echo 'make .venv    only set up the environment'
 	@echo 'make clean    remove .venv, caches and build outputs'
 	@echo
@@ -47,10 +50,12 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	@touch $@
 
+$(VENV)/.docs-ready: $(VENV)/.ready
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	@touch $@
+
 demo: $(READY)
-	$(PY) simple_demo.py $(ARGS)
-	@echo 'The same from a cold cache, with plots in report.html:'
-	$(PY) -m megafuse bench gelu_scale --elements 1Ki,1Mi,16Mi --against eager --html report.html
+	$(PY) simple_demo.py --html report.html $(ARGS)
 
 test: $(READY)
 	$(PY) -m pytest $(PYTEST_ARGS)
@@ -69,7 +74,11 @@ format: $(READY)
 bench: $(READY)
 	$(PY) -m megafuse bench $(ARGS)
 
+docs: $(DOCS_READY)
+	$(PY) -m mkdocs build --strict --quiet
+	@echo 'site/index.html; to search in it: $(PY) -m http.server -d site'
+
 clean:
-	rm -rf .venv .venv-nvrtc12 build dist
+	rm -rf .venv .venv-nvrtc12 build dist site
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find $(wildcard src tests examples benchmarks .ci) -name __pycache__ -type d -prune -exec rm -rf {} +

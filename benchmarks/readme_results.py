@@ -1,7 +1,7 @@
-"""README's results, made from what `megafuse bench --suite … --json` wrote.
+"""README's and LEARN's results, made from what `megafuse bench --suite … --json` wrote.
 
-python benchmarks/readme_results.py            rewrites README.md between its markers
-python benchmarks/readme_results.py --check    only says whether README.md is up to date
+python benchmarks/readme_results.py            rewrites both between their markers
+python benchmarks/readme_results.py --check    only says whether they are up to date
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from megafuse.bench.table import count, seconds, share, times
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+LEARN = ROOT / "LEARN.md"
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 RIVALS = ("eager", "compile", "compile-max")
@@ -127,8 +128,9 @@ def _time(row: Row) -> str:
     return "wrong" if row.entries[0].error else _seconds(row, "cold")
 
 
-def _seconds(row: Row, clock: str) -> str:
-    span = row.entries[0].times.get(clock)
+def _seconds(row: Row, clock: str, name: str = "") -> str:
+    entry = row.entry(name) if name else row.entries[0]
+    span = entry.times.get(clock) if entry else None
     return "" if span is None else seconds(span.median)
 
 
@@ -157,21 +159,69 @@ def _roofs(result: Result) -> str:
     )
 
 
-def rendered() -> str:
-    """README.md as it should be."""
+# ---- what a learner may expect: one way against the other, in a few rows of each machine
+
+EXPECTED = 1 << 24  # elements of the rows beside the demo's own
+
+
+def expected(result: Result) -> str:
+    """The demo's op at every size, then each pointwise op at one; float32, forward, cold."""
+    rows = [r for r in result.rows if (r.mode, r.dtype) == ("forward", "float32")]
+    demo = sorted((r for r in rows if r.op == "gelu_scale"), key=lambda r: r.elements)
+    others = {r.op: r for r in rows if r.elements == EXPECTED and r.op != "gelu_scale"}
+    columns: dict[str, Cell] = {
+        "op": lambda row: f"`{row.op}`",
+        "floats": lambda row: count(row.elements),
+        "launches": lambda row: _launches(row, "eager"),
+        "launches, fused": lambda row: _launches(row, row.subject),
+        "separate": lambda row: _seconds(row, "cold", "eager"),
+        "fused": _time,
+        "speed-up": lambda row: _speedup(row, "eager", "cold"),
+        "of a copy's rate": _of_copy,
+    }
+    shown = [*demo, *(others[name] for name in sorted(others))]
+    lines = ["| " + " | ".join(cell(row) for cell in columns.values()) + " |" for row in shown]
+    head = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
+    return "\n".join([f"**{_title(result)}**", "", *head, *lines])
+
+
+def _launches(row: Row, name: str) -> str:
+    entry = row.entry(name)
+    return "" if entry is None or entry.launches is None else str(entry.launches)
+
+
+# ---- the pages
+
+
+def _filled(page: Path, text: str) -> str:
+    """The page with this text between its markers."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{page.name} has no {BEGIN} … {END}")
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+
+
+def rendered() -> dict[Path, str]:
+    """README.md and LEARN.md as they should be."""
     files = [f for suite in LAYOUTS for f in sorted(RESULTS.glob(f"{suite}-*.json"))]
-    tables = "\n\n".join(table(read(f)) for f in files)
-    text = README.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{tables}\n{END}{after}"
+    results = [read(f) for f in files]
+    seen = [expected(result) for result in results if result.suite == "seeds"]
+    return {
+        README: _filled(README, "\n\n".join(table(result) for result in results)),
+        LEARN: _filled(LEARN, "\n\n".join(seen)),
+    }
 
 
 def main() -> int:
-    new = rendered()
+    pages = rendered()
+    stale = [page for page, text in pages.items() if text != page.read_text(encoding="utf-8")]
     if "--check" in sys.argv:
-        return int(new != README.read_text(encoding="utf-8"))
-    README.write_text(new, encoding="utf-8")
+        for page in stale:
+            print(f"{page.name} and benchmarks/results disagree")
+        return int(bool(stale))
+    for page in stale:
+        page.write_text(pages[page], encoding="utf-8")
     return 0
 
 

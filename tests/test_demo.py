@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from megafuse.bench import Timing
-from megafuse.learn import demo, explain
+from megafuse.bench import Ratio, Timing
+from megafuse.learn import demo, explain, terminal
 from megafuse.learn.ledger import Ledger, count
 from megafuse.learn.measure import Calls, Measured
 from megafuse.runtime import cpp
@@ -59,6 +62,15 @@ def test_piped(columns):
     assert "Both are right." in words
     assert "speed-up" in words
     assert "Compiled on first use" in words
+    assert words.index("Prediction") < words.index("Both are right.") < words.index("speed-up")
+    assert "Your guess" not in words
+    path = (
+        "│ gelu │──▶│ memory │──▶│ mul │──▶│ memory │" if columns == 80 else "gelu ─▶ memory ─▶ mul"
+    )
+    assert path in ran.stdout
+    assert "│ gelu, mul │──▶│ memory │" in ran.stdout
+    for next_step in ("tutorial_mega_kernel.py", "megafuse learn", "LEARN.md"):
+        assert next_step in words
 
 
 @pytest.mark.skipif(cpp.find() is None, reason="needs a C++ compiler")
@@ -82,6 +94,9 @@ def test_terminal_without_unicode(no_compiler):
     ran = run(PYTHONIOENCODING="ascii", **no_compiler)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.isascii()
+    assert "| gelu |-->| memory |-->| mul |-->| memory |" in ran.stdout
+    assert "2.0x" not in ran.stdout  # nothing is fused here
+    assert "?" not in ran.stdout
 
 
 @pytest.mark.skipif(cpp.find() is None, reason="needs a C++ compiler")
@@ -94,10 +109,72 @@ def test_bad_cache_is_said_without_a_traceback(tmp_path):
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
+def options(**changes: object) -> argparse.Namespace:
+    usual = {"device": "cpu", "quick": True, "no_ask": False, "html": None}
+    return argparse.Namespace(**{**usual, **changes})
+
+
 def test_a_wrong_result_stops_the_demo(capsys):
-    options = argparse.Namespace(device="cpu", quick=True)
-    assert demo.run(options, fused=lambda x: demo.separate(x) + 1e-3) == 1
+    assert demo.run(options(), fused=lambda x: demo.separate(x) + 1e-3) == 1
     assert "WRONG" in capsys.readouterr().out
+
+
+def test_page_holds_figures_and_results(tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert demo.run(options(html=str(page))) == 0
+    text = page.read_text("utf-8")
+    assert re.findall("<h3>(.*?)</h3>\n<svg", text) == [
+        "The way of the data",
+        "Time for 256 K floats",
+        "Speed-up against size",
+        "Roofline, 256 K floats",
+    ]
+    held = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
+    assert [row["elements"] for row in held[0]["rows"]] == list(demo.QUICK_SIZES)
+    # The page's times are those of the screen.
+    said = capsys.readouterr().out
+    for time in re.findall(r"<text[^>]*>([\d.]+ [µm]s), predicted", text):
+        assert time in said
+
+
+@pytest.mark.parametrize("place", ["no such folder/page.html", "."])
+def test_a_page_that_cannot_be_written_is_said_at_once(place, tmp_path, capsys):
+    assert demo.run(options(html=str(tmp_path / place))) == 2
+    assert "cannot be written" in " ".join(capsys.readouterr().out.split())
+
+
+# ---- the guess
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@pytest.mark.skipif(cpp.find() is None, reason="needs a C++ compiler")
+def test_a_terminal_is_asked():
+    import pty
+
+    controller, terminal = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80", "NO_COLOR": "1"}
+    command = [sys.executable, "simple_demo.py", "--quick", "--device", "cpu"]
+    streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, **streams) as process:
+        os.close(terminal)
+        os.write(controller, b"2,5x\n")
+        said = b""
+        with contextlib.suppress(OSError):  # the terminal is gone when the process is
+            while part := os.read(controller, 4096):
+                said += part
+        os.close(controller)
+    assert process.returncode == 0
+    words = " ".join(said.decode().split())
+    assert "Your guess (Enter for none)" in words
+    assert "your guess 2.5×" in words
+
+
+@pytest.mark.parametrize(
+    ("typed", "guess"), [("", None), ("2.5", 2.5), (" 3x", 3), ("many", None), ("0", None)]
+)
+def test_guess(typed, guess, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda _: typed)
+    assert demo._ask(demo.Console(quiet=True), 1024) == guess
 
 
 def test_ledger_counts_what_pytorch_runs():
@@ -119,24 +196,49 @@ TWO = Ledger(("gelu", "mul"), 16 << 24)
 ONE = Ledger(("gelu_scale",), 8 << 24)
 
 
+def test_prediction_is_bytes_over_the_rate_of_a_copy():
+    text = explain.prediction(1 << 24, 36e-6, TWO, ONE, "fused")
+    assert "takes 36.0 µs here: 3728.3 GB/s" in text
+    assert "268 MB take 72.0 µs" in text
+    assert "134 MB of fused 36.0 µs" in text
+    assert "So fused should be 2.0× as fast, if arithmetic costs nothing." in text
+    assert "So both should take as long" in explain.prediction(1024, 1e-6, TWO, TWO, "reference")
+
+
+@pytest.mark.parametrize(
+    ("gain", "guess", "said"),
+    [
+        (2.1, None, "Counting bytes was enough."),
+        (3.0, None, "More than bytes alone"),
+        (1.2, 1.5, "Less than bytes alone: something else takes time in both, see below. You were"),
+        (2.1, 9.0, "your guess 9×. Counting bytes was enough."),
+    ],
+)
+def test_outcome(gain, guess, said):
+    assert said in explain.outcome(2.0, Ratio(gain, gain, gain), guess)
+
+
 def test_large_where_memory_binds():
-    text = explain.large(measured(72e-6, 37e-6, 36e-6, 36e-6), TWO, ONE)
+    taken = measured(72e-6, 37e-6, 36e-6, 36e-6)
+    text = explain.bytes_moved(taken, TWO, ONE)
     assert "268 MB" in text
     assert "134 MB" in text
-    assert "hides behind the memory" in text
     assert "fresh memory for one result" not in text
+    text = explain.roof(taken, TWO)
+    assert "97% of the copy's rate: its arithmetic hides behind the memory" in text
     assert "72.0 µs; it takes 72.0 µs." in text
 
 
 def test_large_where_instructions_bind():
-    text = explain.large(measured(31e-3, 18e-3, 2.4e-3, 6e-3), TWO, ONE)
+    taken = measured(31e-3, 18e-3, 2.4e-3, 6e-3)
+    assert "3.60 ms is the price of fresh memory" in explain.bytes_moved(taken, TWO, ONE)
+    text = explain.roof(taken, TWO)
     assert "not memory alone" in text
-    assert "3.60 ms is the price of fresh memory" in text
     assert "does not explain all of it" in text
 
 
 def test_large_where_fusing_lost():
-    assert "fusing lost" in explain.large(measured(1e-3, 2e-3, 1e-3, 1e-3), TWO, ONE)
+    assert "fusing lost" in explain.roof(measured(1e-3, 2e-3, 1e-3, 1e-3), TWO)
 
 
 @pytest.mark.parametrize(("one", "said"), [(8e-6, "number of calls"), (1e-6, "the work itself")])
@@ -163,3 +265,23 @@ def test_seconds(value, text):
 @pytest.mark.parametrize(("size", "text"), [(1, "1"), (1 << 10, "1 K"), (1 << 24, "16 M")])
 def test_amount(size, text):
     assert explain.amount(size) == text
+
+
+# ---- drawings
+
+
+def test_path_fits_or_is_a_line():
+    stops = ("x", "gelu", "memory")
+    assert terminal.path(stops, 40) == [
+        "┌───┐   ┌──────┐   ┌────────┐",
+        "│ x │──▶│ gelu │──▶│ memory │",
+        "└───┘   └──────┘   └────────┘",
+    ]
+    assert terminal.path(stops, 25) == ["x ─▶ gelu ─▶ memory"]
+    assert max(map(len, terminal.path(stops * 4, 20))) <= 20
+
+
+def test_bars_are_as_long_as_their_values():
+    shown = [terminal.Bar("a", 4.0, "4 ms"), terminal.Bar("bc", 1.0, "1 ms")]
+    assert terminal.bars(shown, 18) == ["a   ████████  4 ms", "bc  ██        1 ms"]
+    assert terminal.bars([terminal.Bar("a", 0.0, "0")], 10) == ["a  ▌     0"]

@@ -16,16 +16,17 @@ import megafuse
 from megafuse import cli
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-MODULES = (ROOT / "docs" / "modules.md").read_text(encoding="utf-8")
-GUIDES = {
-    "README": README,
-    "CONTRIBUTING": CONTRIBUTING,
-    "benchmarks": BENCHMARKS,
-    "modules": MODULES,
+FILES = {
+    "README": ROOT / "README.md",
+    "LEARN": ROOT / "LEARN.md",
+    "CONTRIBUTING": ROOT / "CONTRIBUTING.md",
+    "benchmarks": ROOT / "docs" / "benchmarks.md",
+    "modules": ROOT / "docs" / "modules.md",
+    "fp32": ROOT / "docs" / "fp32.md",
 }
+GUIDES = {name: file.read_text(encoding="utf-8") for name, file in FILES.items()}
+README, CONTRIBUTING = GUIDES["README"], GUIDES["CONTRIBUTING"]
+FOLDERS = {GUIDES[name]: file.parent for name, file in FILES.items()}
 EACH = pytest.mark.parametrize("text", GUIDES.values(), ids=GUIDES)
 
 
@@ -69,7 +70,7 @@ def test_commands_exist(text):
     assert made <= targets
     _, commands = cli._parser()
     called = {m[1] for line in code(text) if (m := re.match(r"megafuse (\w+)", line))}
-    assert called
+    assert called or text is not README
     assert called <= set(commands)
 
 
@@ -84,11 +85,25 @@ def test_options_of_our_command_exist(text, capsys):
 
 
 @EACH
+def test_scripts_and_their_options_exist(text):
+    """`python file.py --option`: the file is there, and its help knows the option."""
+    named: dict[str, set[str]] = {}
+    for line in code(text):
+        if call := re.match(r"python (\S+\.py)(.*)", line.split("#")[0]):
+            named.setdefault(call[1], set()).update(re.findall(r"(?<!\S)--[\w-]+", call[2]))
+    assert not {script for script in named if not (ROOT / script).is_file()}
+    for script, options in named.items():
+        if options:
+            said = run(ROOT / script, "--help", package=ROOT / "src")
+            assert options <= set(re.findall(r"--[\w-]+", said)), script
+
+
+@EACH
 def test_files_and_links_exist(text):
     named = [word for line in code(text) for word in line.split()]
     paths = {w for w in named if re.match(r"(src|tests|examples|\.ci)/", w)}
     links = set(re.findall(r"\]\((?!http)([^)#]+)\)", text))
-    folder = ROOT / "docs" if text in (BENCHMARKS, MODULES) else ROOT
+    folder = FOLDERS[text]
     missing = {path for path in paths if not (ROOT / path).exists()}
     assert not {link for link in links if not (folder / link).exists()}
     assert missing <= {path for path, _ in walk()}

@@ -1,4 +1,4 @@
-"""benchmarks/readme_results.py: README's tables, from results files."""
+"""benchmarks/readme_results.py: README's and LEARN's tables, from results files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def script(tmp_path, monkeypatch) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     monkeypatch.setattr(module, "README", tmp_path / "README.md")
+    monkeypatch.setattr(module, "LEARN", tmp_path / "LEARN.md")
     monkeypatch.setattr(module, "RESULTS", tmp_path)
-    module.README.write_text("Before.\n<!-- results -->\nold\n<!-- /results -->\nAfter.\n")
+    for page in (module.README, module.LEARN):
+        page.write_text("Before.\n<!-- results -->\nold\n<!-- /results -->\nAfter.\n")
     return module
 
 
@@ -89,7 +91,7 @@ def test_every_results_file_has_its_table(script, tmp_path, monkeypatch):
     made.result([made.row()]).write(tmp_path / "seeds-b.json")
     layers().write(tmp_path / "transformer-a.json")
     layers().write(tmp_path / "other-a.json")
-    text = script.rendered()
+    text = script.rendered()[script.README]
     assert text.startswith("Before.\n<!-- results -->\n<details>")
     assert text.endswith("</details>\n<!-- /results -->\nAfter.\n")
     assert text.count("<details>") == 2
@@ -101,3 +103,29 @@ def test_every_results_file_has_its_table(script, tmp_path, monkeypatch):
     assert script.README.read_text() == text
     monkeypatch.setattr("sys.argv", ["readme_results.py", "--check"])
     assert script.main() == 0
+    assert script.LEARN.read_text() == script.rendered()[script.LEARN]
+
+
+def test_a_learner_sees_both_ways(script, tmp_path):
+    rows = [
+        made.row(elements=1024, seconds=2e-6),
+        made.row("swiglu", 1 << 24, rivals={"eager": 3.0, "copy": 0.8}),
+        made.row("swiglu", 1 << 20),
+        made.row("swiglu", 1 << 24, dtype="bfloat16"),
+        made.row("swiglu", 1 << 24, mode="forward+backward"),
+    ]
+    made.result(rows).write(tmp_path / "seeds-a.json")
+    layers().write(tmp_path / "transformer-a.json")
+    text = script.rendered()[script.LEARN]
+    assert text.count("**NVIDIA H200") == 1
+    assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| `")] == [
+        "`gelu_scale`",
+        "`swiglu`",
+    ]
+    assert cells(text, "swiglu")[4:] == ["12.0 µs", "4.00 µs", "3.00×", "80%"]
+
+
+def test_a_page_without_markers_is_named(script):
+    script.LEARN.write_text("nothing")
+    with pytest.raises(SystemExit, match=r"LEARN\.md has no"):
+        script.rendered()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import bench_results as made
@@ -12,6 +12,7 @@ import pytest
 
 from megafuse.bench import report
 from megafuse.bench.result import Result
+from megafuse.learn import figures
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed: pip install playwright"
@@ -87,9 +88,12 @@ def show(browser: playwright.Browser, tmp_path: Path) -> Iterator:
     """Writes the page of some results and opens it; at the end it must have been quiet."""
     opened: list[Shown] = []
 
-    def open_page(results: dict[str, Result], width: int = 1280, theme: str = "light") -> Shown:
+    def open_page(
+        results: dict[str, Result], width: int = 1280, theme: str = "light", pictures: Sequence = ()
+    ) -> Shown:
         path = tmp_path / f"page{len(opened)}.html"
-        path.write_text(report.page(list(results.values()), list(results)), encoding="utf-8")
+        text = report.page(list(results.values()), list(results), pictures, "Pictures")
+        path.write_text(text, encoding="utf-8")
         opened.append(Shown(browser, path, width, theme))
         return opened[-1]
 
@@ -490,3 +494,42 @@ def test_hostile_text_is_shown_as_text(show) -> None:
     assert shown.page.title() == f"megafuse benchmarks: {HOSTILE}, other"
     assert HOSTILE in shown.text("#times h3")
     assert HOSTILE in shown.text("#times tr.failed")
+
+
+# ---- figures
+
+
+def drawn() -> list[figures.Figure]:
+    ways = {"separate": ("memory", "gelu", "memory", "mul", "memory"), "fused": ("memory", "both")}
+    return [
+        figures.data_paths("Paths", "", ways),
+        figures.bars("Bars", "", [figures.Bar("a", 1.0), figures.Bar("b", 2.0)], "ms", roof=2.0),
+        figures.lines("Lines", "", [1024, 1 << 20], {"a": [1, 2], "b": [2, 2]}, "x", "y"),
+        figures.roofline("Roofline", "", 24e9, 2e11, [figures.Point("a", 0.5, 1e10)]),
+    ]
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (360, "dark")])
+def test_figures_alone(show, width: int, theme: str) -> None:
+    shown = show({}, width, theme, drawn())
+    assert shown.text("h1") == "Pictures"
+    assert shown.all("main h3") == ["Paths", "Bars", "Lines", "Roofline"]
+    assert shown.overflow() == 0
+    assert not shown.page.locator("#controls, nav a, #summary > *").count()
+    widths = shown.page.locator(".figure .fill").evaluate_all(
+        "all => all.map(e => e.getBoundingClientRect().width)"
+    )
+    assert widths[1] / widths[0] == pytest.approx(2, rel=0.02)
+    outside = """all => all.filter(e => {
+        const box = e.getBoundingClientRect(), panel = e.closest("figure").getBoundingClientRect();
+        return box.left < panel.left || box.right > panel.right || box.bottom > panel.bottom;
+    }).length"""
+    assert shown.page.locator(".figure text").evaluate_all(outside) == 0
+    shown.page.locator("#theme").click()
+
+
+def test_figures_beside_results(show) -> None:
+    shown = show({"here": here()}, pictures=drawn())
+    assert shown.all("#figures h2") == ["Pictures"]
+    assert shown.all("nav a")[:2] == ["Figures", "Times"]
+    assert shown.page.locator("#times table").count()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from megafuse.bench import Ratio
 from megafuse.learn.ledger import Ledger
 from megafuse.learn.measure import Calls, Measured
 
@@ -25,47 +27,77 @@ def small(calls: Calls, separate: Ledger, device: str) -> str:
     return text + "So already here the work itself counts more than the calls."
 
 
-def large(measured: Measured, separate: Ledger, fused: Ledger) -> str:
-    """Why the large size takes as long as it does: bytes, held against copies of them."""
-    copy, clone = measured.copy.median, measured.clone.median
-    return "".join(
-        (
-            f"The separate way moves {megabytes(separate.bytes_moved)}, because the result of "
-            f"{separate.operations[0]} is written out and read back; the fused way moves "
-            f"{megabytes(fused.bytes_moved)}, as much as a plain copy. Timed beside them: a copy "
-            f"into memory that is already there {seconds(copy)}, a copy into fresh memory "
-            f"{seconds(clone)}, fused {seconds(measured.fused.median)}, separate "
-            f"{seconds(measured.separate.median)}. ",
-            _fresh_memory(copy, clone, separate),
-            _against_the_copy(measured, separate.passes),
-            " Here fusing lost. That is worth a bug report." if measured.gain.high < 1 else "",
-        )
-    )
-
-
-def _fresh_memory(copy: float, clone: float, separate: Ledger) -> str:
-    if clone < 1.3 * copy:
-        return ""
+def prediction(size: int, copy: float, separate: Ledger, ours: Ledger, name: str) -> str:
+    """What bytes alone say, before anything is run. `copy` is the time of a copy of all floats."""
+    rate = 8 * size / copy
+    times = [ledger.bytes_moved / rate for ledger in (separate, ours)]
+    gain = times[0] / times[1]
+    verdict = f"{name} should be {gain:.1f}× as fast" if gain > 1 else "both should take as long"
     return (
-        f"So {seconds(clone - copy)} is the price of fresh memory for one result this large. The "
-        f"separate way needs {separate.passes} such results, the fused way one. "
+        f"A plain copy of {amount(size)} floats reads and writes each once, 8 bytes, and takes "
+        f"{seconds(copy)} here: {rate / 1e9:.1f} GB/s. At that rate the separate way's "
+        f"{megabytes(separate.bytes_moved)} take {seconds(times[0])}, and the "
+        f"{megabytes(ours.bytes_moved)} of {name} {seconds(times[1])}. So {verdict}, "
+        "if arithmetic costs nothing."
     )
 
 
-def _against_the_copy(measured: Measured, passes: int) -> str:
-    clone, fused, separate = (t.median for t in (measured.clone, measured.fused, measured.separate))
-    text = f"Fused takes {fused / clone:.2f}× the copy into fresh memory: "
+def outcome(predicted: float, gain: Ratio, guess: float | None) -> str:
+    """The prediction, and the reader's own, beside what came."""
+    text = f"Predicted from the bytes {predicted:.1f}×, measured {gain.median:.2f}×"
+    text += f" (four of five {gain.low:.2f}–{gain.high:.2f})"
+    if guess is not None:
+        text += f", your guess {guess:g}×"
+    if gain.low <= predicted <= gain.high or abs(gain.median / predicted - 1) < 0.1:
+        text += ". Counting bytes was enough."
+    elif gain.median > predicted:
+        text += ". More than bytes alone: the separate way has other costs too, see below."
+    else:
+        text += ". Less than bytes alone: something else takes time in both, see below."
+    if guess is not None:
+        ours, yours = (abs(math.log(gain.median / told)) for told in (predicted, guess))
+        text += " You were closer than the ledger." if yours < ours else ""
+    return text
+
+
+def bytes_moved(measured: Measured, separate: Ledger, fused: Ledger) -> str:
+    """What each way moves, and what fresh memory costs."""
+    copy, clone = measured.copy.median, measured.clone.median
+    text = (
+        f"The separate way moves {megabytes(separate.bytes_moved)}, because the result of "
+        f"{separate.operations[0]} is written out and read back; the fused way moves "
+        f"{megabytes(fused.bytes_moved)}, as much as a plain copy."
+    )
+    if clone < 1.3 * copy:
+        return text
+    return text + (
+        f" A copy into memory that is already there takes {seconds(copy)}, into fresh memory "
+        f"{seconds(clone)}: {seconds(clone - copy)} is the price of fresh memory for one result "
+        f"this large. The separate way needs {separate.passes} such results, the fused way one."
+    )
+
+
+def roof(measured: Measured, separate: Ledger) -> str:
+    """How near each way comes to the copy, which nothing that moves those bytes can beat."""
+    clone, fused, apart = (t.median for t in (measured.clone, measured.fused, measured.separate))
+    text = (
+        f"What reads and writes every float cannot be faster than a copy ({seconds(clone)}). "
+        f"Fused takes {seconds(fused)}, {clone / fused:.0%} of the copy's rate: "
+    )
     if fused <= 1.25 * clone:
         text += "its arithmetic hides behind the memory. "
     else:
         text += "not memory alone, the processor also has instructions to get through. "
     text += (
-        f"{passes} such copies, one for each pass of the separate way, would take "
-        f"{seconds(passes * clone)}; it takes {seconds(separate)}"
+        f"{separate.passes} such copies, one for each pass of the separate way, would take "
+        f"{seconds(separate.passes * clone)}; it takes {seconds(apart)}"
     )
-    if passes * clone < 0.85 * separate:
-        return text + ", so memory does not explain all of it."
-    return text + "."
+    text += (
+        ", so memory does not explain all of it." if separate.passes * clone < 0.85 * apart else "."
+    )
+    if measured.gain.high < 1:
+        text += " Here fusing lost. That is worth a bug report."
+    return text
 
 
 REFERENCE = (

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from megafuse.bench import Ratio, Timing, compare, speedup
+from megafuse.bench.timing import Clock
 
 Way = Callable[[Tensor], Tensor]
 
@@ -37,6 +38,16 @@ class Calls:
     fused_one: float
     separate: float
     fused: float
+
+
+def copy(size: int, device: str, budget: float) -> float:
+    """Seconds for a copy into fresh memory: the yardstick of a prediction."""
+    x = torch.randn(size, device=device)
+    clock: Clock = "cold" if device == "cuda" else "warm"
+    (taken,) = compare(
+        {"": lambda _: x.clone()}, device=device, clock=clock, budget=budget
+    ).values()
+    return taken.median
 
 
 def at_size(separate: Way, fused: Way, size: int, device: str, budget: float) -> Measured:

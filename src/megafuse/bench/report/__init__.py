@@ -1,8 +1,11 @@
 """Results files as one HTML page that needs nothing else: `megafuse report FILE… -o PAGE.html`.
 
-    page.html ── the headings, and a place for every part
-    page.css  ── how it looks: light, dark, phone, paper
-    *.js      ── draw the parts from the results, which the page holds as JSON
+    page.html    ── the head and the frame
+    results.html ── the headings, and a place for every part that shows results
+    page.css     ── how it looks: light, dark, phone, paper
+    *.js         ── draw the parts from the results, which the page holds as JSON
+
+A page may also hold figures, drawn already (megafuse.learn.figures), beside results or alone.
 
 The page loads nothing. Its content security policy allows only the script and the style that
 were put in here, by their hashes, so no text from a results file can become code.
@@ -25,6 +28,7 @@ from html import escape
 from importlib.resources import files as resources
 from pathlib import Path
 from string import Template
+from typing import Protocol
 
 from megafuse.bench.result import NotAResult, Result, plain, read
 
@@ -85,8 +89,27 @@ def save(text: str, output: str | Path) -> None:
             unfinished.unlink()
 
 
-def page(results: Sequence[Result], names: Sequence[str]) -> str:
-    """The whole HTML text. `names` tell the files apart on it; one that comes again is numbered."""
+class Figure(Protocol):
+    """A picture: SVG that is drawn with presentation attributes and the classes of page.css."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def caption(self) -> str: ...
+    @property
+    def svg(self) -> str: ...
+
+
+def page(
+    results: Sequence[Result],
+    names: Sequence[str],
+    figures: Sequence[Figure] = (),
+    heading: str = "Figures",
+) -> str:
+    """The whole HTML text. `names` tell the files apart on it; one that comes again is numbered.
+
+    `heading` stands above the figures. On a page without results it is the page's own.
+    """
     names = [
         f"{name} ({list(names[: i + 1]).count(name)})" if list(names).count(name) > 1 else name
         for i, name in enumerate(names)
@@ -94,13 +117,37 @@ def page(results: Sequence[Result], names: Sequence[str]) -> str:
     style = _text("page.css")
     script = "\n".join(_text(name) for name in _SCRIPTS)
     held = [{"name": name, **result.to_json()} for name, result in zip(names, results, strict=True)]
+    alone = not results and bool(figures)
+    parts = [_section(figures, None if alone else heading)] if figures else []
     return Template(_text("page.html")).substitute(
-        title=escape(", ".join(names)),
+        title=escape(heading if alone else f"megafuse benchmarks: {', '.join(names)}"),
         policy=f"default-src 'none'; img-src data:; style-src {_source(style)}; "
         f"script-src {_source(script)}",
         style=style,
         script=script,
         data=_json(held),
+        heading=escape(heading) if alone else "What fusion gave, and what is left",
+        controls="" if alone else _CONTROLS,
+        main="".join(parts if alone else [*parts, _text("results.html")]),
+    )
+
+
+_CONTROLS = '<form id="controls" aria-label="What to show" autocomplete="off"></form>\n'
+
+
+def _section(figures: Sequence[Figure], heading: str | None) -> str:
+    """The figures in panels; no heading where the page has it already."""
+    title = f'<h2 id="figures-title">{escape(heading)}</h2>\n' if heading else ""
+    named = 'aria-labelledby="figures-title"' if heading else 'aria-label="Figures"'
+    panels = "\n".join(
+        f'<figure class="panel"><h3>{escape(figure.title)}</h3>\n{figure.svg}\n'
+        + (f"<figcaption>{escape(figure.caption)}</figcaption>" if figure.caption else "")
+        + "</figure>"
+        for figure in figures
+    )
+    return (
+        f'<section id="figures" data-short="Figures" {named}>\n{title}'
+        f'<div class="panels">\n{panels}\n</div>\n</section>\n'
     )
 
 

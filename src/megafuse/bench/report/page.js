@@ -100,7 +100,8 @@ function draw() {
 
 /** Links that scroll: the address is taken by the choice. */
 function buildContents() {
-    for (const section of document.querySelectorAll("main section:not([hidden])")) {
+    const sections = document.querySelectorAll("main section:not([hidden])");
+    for (const section of sections.length > 1 ? sections : []) {
         const title = section.dataset.short;
         const go = (event) => {
             event.preventDefault();
@@ -125,7 +126,7 @@ function buildTheme() {
     label();
 }
 
-function build() {
+function buildResults() {
     byId("compare").hidden = files.length < 2;
     byId("compare-picks").append(
         picker("contender", "Contender", offered.contender),
@@ -143,8 +144,6 @@ function build() {
     );
     bodyOf("machine").append(machineTable(files));
     buildSummary();
-    buildTheme();
-    buildContents();
     buildControls();
     listenForTips();
     window.addEventListener("hashchange", () => {
@@ -153,6 +152,13 @@ function build() {
     });
     readAddress();
     draw();
+}
+
+/** A page may hold figures alone: they are drawn already. */
+function build() {
+    if (byId("controls")) buildResults();
+    buildTheme();
+    buildContents();
 }
 
 build();
