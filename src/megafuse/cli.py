@@ -19,6 +19,7 @@ examples:
   megafuse doctor            what this machine has, and what will run where
   megafuse doctor --check    the same, and exit status 1 if something is missing
   megafuse demo              separate operations against one fused kernel, timed
+  megafuse learn             exercises, checked as you solve them
   megafuse bench             eager, torch.compile and fused, side by side
   megafuse report a.json     a page with plots, of what `bench --json` wrote
   megafuse ops               every op, its formula and its dtypes
@@ -55,6 +56,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     from megafuse import __version__
     from megafuse.bench import command, report
     from megafuse.learn import demo
+    from megafuse.learn.exercises import command as exercises
 
     parser = argparse.ArgumentParser(
         prog="megafuse",
@@ -88,6 +90,10 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     ops = commands.add_parser("ops", help="every op, its formula and its dtypes")
     ops.add_argument("--markdown", action="store_true", help="as the table in README.md")
     ops.set_defaults(run=_ops)
+
+    taught = commands.add_parser("learn", help="exercises, checked as you solve them")
+    exercises.add_arguments(taught)
+    taught.set_defaults(run=exercises.run)
     return parser, list(commands.choices)
 
 
