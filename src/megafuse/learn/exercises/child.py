@@ -1,7 +1,8 @@
 """The process that runs a learner's code: python -m megafuse.learn.exercises.child …
 
-It writes one JSON object a line: {"stage": …} before something that may not return, a finding, and
-{"end": true}. A timer ends the process even if the learner's C++ never returns.
+It leaves three files: REPORT has one JSON object a line, {"stage": …} before something that may not
+return, a finding, and {"end": true}; FAULTS has Python's stack if it crashed or was stopped; TRAIL
+the last line of C++ that accessed an array. A timer ends the process even if C++ never returns.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from megafuse.learn.exercises.findings import Finding, Stop
 from megafuse.learn.exercises.work import Work
 from megafuse.runtime.cache import CacheError
 
+REPORT, FAULTS, TRAIL = "report", "faults", "trail"
+
 
 def main() -> int:
     """Everything that the parent learns is in the files that it names."""
@@ -30,15 +33,19 @@ def main() -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("--device", required=True)
     parser.add_argument("--limit", type=float, required=True)
-    parser.add_argument("--report", type=Path, required=True)
-    parser.add_argument("--faults", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
     told = parser.parse_args()
-    logging.getLogger("megafuse").setLevel(logging.WARNING)
-    with told.report.open("w", encoding="utf-8") as report, told.faults.open("w") as faults:
+    logging.getLogger("megafuse").setLevel(logging.ERROR)  # else it looks like the learner's
+    report_file, faults_file = told.folder / REPORT, told.folder / FAULTS
+    with report_file.open("w", encoding="utf-8") as report, faults_file.open("w") as faults:
         faulthandler.enable(faults)
         faulthandler.dump_traceback_later(told.limit, exit=True, file=faults)
         work = Work(
-            catalog.find(told.name), told.file, told.device, lambda s: _tell(report, stage=s)
+            catalog.find(told.name),
+            told.file,
+            told.device,
+            stage=lambda doing: _tell(report, stage=doing),
+            trail=told.folder / TRAIL,
         )
         for finding in findings(work):
             _tell(report, **asdict(finding))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 
 from megafuse.learn.exercises import catalog, runner
@@ -107,5 +109,7 @@ def _device(chosen: str | None) -> str:
 
 
 def _refuse(why: str) -> int:
-    print(f"megafuse learn: {why}", file=sys.stderr)
+    width = shutil.get_terminal_size().columns
+    for line in f"megafuse learn: {why}".splitlines():
+        print(textwrap.fill(line, width, break_on_hyphens=False), file=sys.stderr)
     return 2

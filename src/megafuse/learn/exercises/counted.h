@@ -15,6 +15,7 @@ struct Counts {
   long long read_lines, written_lines;  // of 64 bytes, between cache and memory
   long long requests, sectors;          // of a warp, and their 32-byte sectors (cuda_on_cpu.h)
   long long fault, fault_array, fault_index;  // 1: read outside an array, 2: written
+  long long line;                             // of the learner's file, of the last access
 };
 
 #if defined(MF_COUNTED)
@@ -27,6 +28,14 @@ constexpr int kSector = 8;   // floats
 constexpr int kDepth = 256;  // accesses of a thread that are told apart
 
 struct Fault {};
+
+// An index that knows the line it was written in: a default argument is made where the call is.
+struct Place {
+  long long i;
+  int line;
+  template <class Integer>
+  Place(Integer n, int l = __builtin_LINE()) : i((long long)(n)), line(l) {}
+};
 
 // Lines in the order of their last use, as a ring of slots: the one after `newest` is the oldest.
 struct Cache {
@@ -170,7 +179,10 @@ template <class Self, class Element>
 struct Pointer {
   Array* array = nullptr;
   long long at = 0;
-  Element operator[](long long i) const { return Self::element(array, at + i); }
+  Element operator[](Place p) const {
+    array->machine->counts->line = p.line;
+    return Self::element(array, at + p.i);
+  }
   Element operator*() const { return Self::element(array, at); }
   Self operator+(long long n) const {
     Self moved = static_cast<const Self&>(*this);

@@ -7,6 +7,7 @@ function by their place.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ class Counts(ctypes.Structure):
     fault: int
     fault_array: int
     fault_index: int
+    line: int
     _fields_ = tuple(
         (name, ctypes.c_longlong)
         for name in (
@@ -46,6 +48,7 @@ class Counts(ctypes.Structure):
             "fault",
             "fault_array",
             "fault_index",
+            "line",
         )
     )
 
@@ -58,8 +61,8 @@ class Counts(ctypes.Structure):
 class Native:
     """The file, compiled once when it is first run plainly and once when it is first counted."""
 
-    def __init__(self, path: Path, harness: Path, before: str = "") -> None:
-        self._path, self._harness, self._before = path, harness, before
+    def __init__(self, path: Path, harness: Path, before: str = "", trail: Path | None = None):
+        self._path, self._harness, self._before, self._trail = path, harness, before, trail
         self._objects: dict[bool, ctypes.CDLL] = {}
 
     def plain(self, arrays: Mapping[str, Tensor], numbers: Sequence[int]) -> None:
@@ -68,11 +71,19 @@ class Native:
 
     def counted(self, arrays: Mapping[str, Tensor], numbers: Sequence[int]) -> Counts:
         """What it moved. A step outside an array raises Stop."""
-        counts = Counts()
+        counts = self._counts()
         self._run(arrays, numbers, counts, counted=True)
         if counts.fault:
             _outside(counts, arrays)
         return counts
+
+    def _counts(self) -> Counts:
+        """In a file, where there is a trail to leave: it outlives this process."""
+        if self._trail is None:
+            return Counts()
+        self._trail.write_bytes(bytes(Counts()))
+        with self._trail.open("r+b") as file:
+            return Counts.from_buffer(mmap.mmap(file.fileno(), ctypes.sizeof(Counts)))
 
     def source(self, counted: bool) -> str:
         """The whole translation unit."""
@@ -138,13 +149,21 @@ def compile_stop(error: CompileError, path: Path) -> Stop:
     return Stop("compiles", f"line {line}: {text}{more}", f"    {shown}" if shown else "")
 
 
+def last_line(trail: Path) -> int:
+    """Of the learner's file, where a run that did not return last accessed an array; or 0."""
+    try:
+        return Counts.from_buffer_copy(trail.read_bytes()).line
+    except (OSError, ValueError):  # nothing was counted
+        return 0
+
+
 def _outside(counts: Counts, arrays: Mapping[str, Tensor]) -> None:
     name, tensor = list(arrays.items())[counts.fault_array]
     did = "written" if counts.fault == 2 else "read"
-    size = tensor.numel()
+    size, line = tensor.numel(), f"line {counts.line}: " if counts.line else ""
     raise Stop(
         "stays inside",
-        f"{name}[{counts.fault_index}] is {did}; {name} has {size} floats",
+        f"{line}{name}[{counts.fault_index}] is {did}; {name} has {size} floats",
         f"The valid places are 0 to {size - 1}. In C++ nothing stops such an access: it reads or "
         "overwrites whatever lies there, or the program crashes. The counting run caught it.",
     )

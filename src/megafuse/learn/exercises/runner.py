@@ -10,13 +10,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from megafuse.learn.exercises import child
 from megafuse.learn.exercises.catalog import HERE, Exercise
 from megafuse.learn.exercises.findings import Finding, passed
+from megafuse.learn.exercises.native import last_line
 from megafuse.runtime import cpp, loader
+from megafuse.runtime.cache import CacheError
 
 LIMIT = 60.0  # seconds; a check takes about five
 _START = 120.0  # for Python and torch to be imported, on a machine that is busy
@@ -39,19 +43,19 @@ def check(exercise: Exercise, file: Path, device: str, limit: float = LIMIT) -> 
     if not exercise.is_python and cpp.find() is None:
         return Report([_no_compiler(exercise)])
     if exercise.starter.suffix in (".py", ".h") and cpp.find() is not None:
-        loader.load()  # compiled here, where the wait is announced and no limit runs
+        with suppress(CacheError, cpp.CompileError):  # the child says it again
+            loader.load()  # compiled here, where the wait is announced and no limit runs
     with tempfile.TemporaryDirectory(prefix="megafuse-learn-") as folder:
-        report, faults = Path(folder, "report"), Path(folder, "faults")
         command = [sys.executable, "-m", "megafuse.learn.exercises.child", exercise.name]
         command += [str(file.resolve()), "--device", device, "--limit", str(limit)]
-        command += ["--report", str(report), "--faults", str(faults)]
+        command += ["--folder", folder]
         try:
             ran = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONPATH": _search_path()},
+                env=_environment(),
                 encoding="utf-8",
                 errors="replace",
                 timeout=_START + limit,
@@ -59,12 +63,19 @@ def check(exercise: Exercise, file: Path, device: str, limit: float = LIMIT) -> 
             )
         except subprocess.TimeoutExpired:
             return Report([Finding("ends", False, "Python did not start, or could not be stopped")])
-        return _read(ran, report, faults, file.resolve(), limit)
+        return _read(ran, Path(folder), file.resolve(), limit)
 
 
-def _search_path() -> str:
-    """So that the child finds the megafuse that this process runs."""
-    return os.pathsep.join([str(HERE.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+def _environment() -> dict[str, str]:
+    """The child finds the megafuse that this process runs, and prints what the learner prints."""
+    paths = [str(HERE.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONIOENCODING": "utf-8",
+        "PYTHONUNBUFFERED": "1",  # what was printed before a crash is worth most
+        "PYTHONWARNINGS": "ignore",
+    }
 
 
 def _no_compiler(exercise: Exercise) -> Finding:
@@ -78,9 +89,8 @@ def _no_compiler(exercise: Exercise) -> Finding:
     )
 
 
-def _read(
-    ran: subprocess.CompletedProcess[str], report: Path, faults: Path, file: Path, limit: float
-) -> Report:
+def _read(ran: subprocess.CompletedProcess[str], folder: Path, file: Path, limit: float) -> Report:
+    report, faults = folder / child.REPORT, folder / child.FAULTS
     findings, stage, ended = [], "the check began", False
     for line in report.read_text(encoding="utf-8").splitlines() if report.exists() else ():
         told: dict[str, Any] = json.loads(line)
@@ -93,19 +103,18 @@ def _read(
     printed = ran.stdout.strip()
     if not ended:
         fault = faults.read_text(encoding="utf-8", errors="replace") if faults.exists() else ""
-        findings.append(_end(ran.returncode, fault, stage, file, limit, printed))
+        where = _line(fault, file, folder / child.TRAIL)
+        findings.append(_end(ran.returncode, fault, where, stage, limit, printed))
     return Report(findings, printed)
 
 
-def _end(status: int, fault: str, stage: str, file: Path, limit: float, printed: str) -> Finding:
+def _end(status: int, fault: str, where: str, stage: str, limit: float, printed: str) -> Finding:
     """Why the process did not reach its end."""
-    at = re.search(rf'File "{re.escape(str(file))}", line (\d+)', fault)
-    line = f"line {at[1]}: " if at else ""
     if fault.startswith("Timeout"):
         return Finding(
             "ends",
             False,
-            f"{line}still running after {limit:.0f} s, so it was stopped",
+            f"{where}still running after {limit:.0f} s, so it was stopped",
             f"It happened while {stage}. A loop whose condition never becomes false does that: "
             "look at what it counts, and whether every path through it counts on.",
         )
@@ -113,7 +122,7 @@ def _end(status: int, fault: str, stage: str, file: Path, limit: float, printed:
         return Finding(
             "ends",
             False,
-            f"{line}crashed: {_signal(status, fault)}",
+            f"{where}crashed: {_signal(status, fault)}",
             f"It happened while {stage}. A pointer that points nowhere does that, an array that is "
             "too small, a recursion without end, or an integer division by 0. Compare with the "
             "starter, and change less at a time.",
@@ -125,6 +134,15 @@ def _end(status: int, fault: str, stage: str, file: Path, limit: float, printed:
         f"the process ended early, with status {status}",
         f"It happened while {stage}. {last}".rstrip(),
     )
+
+
+def _line(fault: str, file: Path, trail: Path) -> str:
+    """Where it was: Python's stack knows, C++ left its last access."""
+    at = re.search(rf'File "{re.escape(str(file))}", line (\d+)', fault)
+    if at:
+        return f"line {at[1]}: "
+    last = last_line(trail)
+    return f"after the access in line {last}: " if last else ""
 
 
 def _signal(status: int, fault: str) -> str:

@@ -13,9 +13,10 @@ from megafuse.learn.exercises.catalog import Exercise
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.folder import Folder
 from megafuse.learn.exercises.runner import Report
+from megafuse.runtime import cpp
 
 _MARK = {True: ("ok  ", "green"), False: ("FAIL", "bold red"), None: ("    ", "dim")}
-_STATE = {"new": ("", ""), "open": ("open", "yellow"), "done": ("done", "green")}
+_STATE = {"new": ("new", "dim"), "open": ("open", "yellow"), "done": ("done", "green")}
 _PRINTED = 20  # lines of the learner's own output
 
 
@@ -63,6 +64,12 @@ class Screen:
         done = sum(folder.state(exercise) == "done" for exercise in exercises)
         self.line()
         self.text(f"{done} of {len(exercises)} done. {_advice(exercises, folder)}")
+        if cpp.find() is None:
+            compiled = ", ".join(str(e.number) for e in exercises if not e.is_python)
+            self.text(
+                f"No C++ compiler is found here, and {compiled} are C++. `megafuse doctor` says "
+                "how to get one; the others work without."
+            )
 
     def task(self, exercise: Exercise, file: Path, begun: bool) -> None:
         self.line(f"{exercise.number}. {exercise.title}", "bold")

@@ -20,6 +20,7 @@ class Work:
     path: Path
     device: str
     stage: Callable[[str], None] = lambda doing: None
+    trail: Path | None = None  # where C++ notes which line it is at
 
     def python(self) -> dict[str, Any]:
         """Runs the file and returns its names."""
@@ -44,4 +45,4 @@ class Work:
     def native(self, before: str = "") -> Native:
         """The file's function on plain and on counted memory."""
         self.stage("your code was compiled and run")
-        return Native(self.path, self.exercise.folder / "harness.cpp", before)
+        return Native(self.path, self.exercise.folder / "harness.cpp", before, self.trail)

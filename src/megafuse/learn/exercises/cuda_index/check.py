@@ -16,7 +16,7 @@ from megafuse.runtime import nvrtc
 from megafuse.runtime.cpp import CompileError
 
 _A, _THREADS, _EACH = 1.5, 128, 4
-_NAME = "scale_add"
+_NAME = "axpy"
 
 
 def check(work: Work) -> Iterator[Finding]:

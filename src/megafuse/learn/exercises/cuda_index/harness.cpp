@@ -2,6 +2,5 @@
 void exercise(const Arrays& arrays, const long long* numbers) {
   const int n = int(numbers[0]);
   const unsigned blocks = unsigned(n + 511) / 512;
-  launch(arrays, blocks, 128, scale_add, arrays.input(0), arrays.input(1), arrays.output(2), 1.5f,
-         n);
+  launch(arrays, blocks, 128, axpy, arrays.input(0), arrays.input(1), arrays.output(2), 1.5f, n);
 }

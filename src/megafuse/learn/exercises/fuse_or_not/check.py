@@ -87,8 +87,8 @@ _HOW = {
     "chain": "write the chain as single operations and count as in exercise 1; then count what one "
     "kernel would read and write. If much less travels, fusing pays.",
     "gemm": "divide 2 · 1024³ operations by the bytes of three matrices of 1024 × 1024 floats. If "
-    "it is far above what a processor can compute while a byte arrives (a few dozen), memory is not "
-    "what the product waits for, and only arithmetic counts.",
+    "it is far above what a processor can compute while a byte arrives (a few dozen), memory is "
+    "not what the product waits for, and only arithmetic counts.",
     "launches": "with so few elements, the time of an operation is the time to start it. So count "
     "operations.",
     "tiny": "a gain cannot be larger than what the operations cost now. Add up the bytes of the "
