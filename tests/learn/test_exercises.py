@@ -524,7 +524,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("megafuse-exercises").write_text("a file")
     assert cli.main(["learn", "walk"]) == 2
-    assert "--folder names another" in " ".join(capsys.readouterr().err.split())
+    assert "--folder names another place" in " ".join(capsys.readouterr().err.split())
 
 
 @NEEDS_COMPILER

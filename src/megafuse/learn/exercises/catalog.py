@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.findings import Finding, Refused
 
 if TYPE_CHECKING:
     from megafuse.learn.exercises.work import Work
@@ -75,14 +75,14 @@ def exercises() -> tuple[Exercise, ...]:
 
 
 def find(named: str) -> Exercise:
-    """By name or by number; a ValueError names what comes closest."""
+    """By name or by number; an error names what comes closest."""
     for exercise in exercises():
         if named in (exercise.name, str(exercise.number)):
             return exercise
     names = [exercise.name for exercise in exercises()]
     close = difflib.get_close_matches(named, names, n=1, cutoff=0.5)
     hint = f" Did you mean `megafuse learn {close[0]}`?" if close else ""
-    raise ValueError(
+    raise Refused(
         f"there is no exercise {named!r}.{hint}\n"
         f"Exercises: {', '.join(names)}, or their numbers 1 to {len(names)}."
     )

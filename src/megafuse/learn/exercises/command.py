@@ -10,6 +10,7 @@ from pathlib import Path
 
 from megafuse.learn.exercises import catalog, runner
 from megafuse.learn.exercises.catalog import Exercise, exercises
+from megafuse.learn.exercises.findings import Refused
 from megafuse.learn.exercises.folder import NAME, Folder
 from megafuse.learn.exercises.screen import Screen
 
@@ -30,10 +31,11 @@ def run(options: argparse.Namespace) -> int:
     """The exit status is 0, 1 where a check failed, 2 for a name that does not exist."""
     try:
         return _run(options, Screen(), Folder(options.folder))
-    except ValueError as error:
+    except Refused as error:
         return _refuse(str(error))
     except OSError as error:
-        return _refuse(f"cannot write {error.filename}: {error.strerror}. --folder names another.")
+        where = error.filename or options.folder
+        return _refuse(f"cannot use {where}: {error.strerror}. --folder names another place.")
 
 
 def _run(options: argparse.Namespace, screen: Screen, folder: Folder) -> int:
@@ -42,7 +44,7 @@ def _run(options: argparse.Namespace, screen: Screen, folder: Folder) -> int:
     if options.check:
         return _check_all(options, screen, folder)
     if options.hint or options.solution or options.restart:
-        return _refuse("of which exercise? `megafuse learn` lists them.")
+        raise Refused("of which exercise? `megafuse learn` lists them.")
     screen.listing(exercises(), folder)
     return 0
 
@@ -92,7 +94,9 @@ def _check_all(options: argparse.Namespace, screen: Screen, folder: Folder) -> i
 def _checked(
     exercise: Exercise, options: argparse.Namespace, screen: Screen, folder: Folder
 ) -> bool:
-    report = runner.check(exercise, folder.file(exercise), _device(options.device))
+    device = _device(options.device)
+    with screen.checking(folder.file(exercise)):
+        report = runner.check(exercise, folder.file(exercise), device)
     screen.report(exercise, folder.file(exercise), report)
     if report.passed:
         folder.remember_passed(exercise)
@@ -104,7 +108,7 @@ def _device(chosen: str | None) -> str:
 
     found = torch.cuda.is_available()
     if chosen == "cuda" and not found:
-        raise ValueError("torch sees no CUDA device here; `megafuse doctor` says why.")
+        raise Refused("torch sees no CUDA device here; `megafuse doctor` says why.")
     return chosen or ("cuda" if found else "cpu")
 
 

@@ -23,6 +23,10 @@ class Stop(Exception):
         self.finding = Finding(what, False, found, says)
 
 
+class Refused(Exception):
+    """The command cannot do what was asked; the message says why."""
+
+
 def passed(findings: list[Finding]) -> bool:
     """Whether something was checked and nothing was wrong."""
     checked = [finding.ok for finding in findings if finding.ok is not None]

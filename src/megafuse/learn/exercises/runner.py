@@ -75,6 +75,8 @@ def _environment() -> dict[str, str]:
         "PYTHONIOENCODING": "utf-8",
         "PYTHONUNBUFFERED": "1",  # what was printed before a crash is worth most
         "PYTHONWARNINGS": "ignore",
+        # Idle threads that spin take the processor from the code that is timed.
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
     }
 
 

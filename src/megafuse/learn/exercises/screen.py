@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -79,25 +80,38 @@ class Screen:
         self.line(f"Check it   megafuse learn {exercise.name} --check")
         self.line(f"A hint     megafuse learn {exercise.name} --hint")
 
+    @contextmanager
+    def checking(self, file: Path) -> Iterator[None]:
+        """A line for the seconds that a check takes. No spinner: it would disturb the timing."""
+        shown = self.console.is_terminal and not self.console.is_dumb_terminal
+        text = f"checking {file.name} …"
+        if shown:
+            self.console.print(text, style="dim", end="\r")
+        try:
+            yield
+        finally:
+            if shown:
+                self.console.print(" " * len(text), end="\r")
+
     def report(self, exercise: Exercise, file: Path, report: Report) -> None:
         self.line(f"{exercise.number}. {exercise.title}: {_shown(file)}", "bold")
         self.printed(report.printed)
+        column = max([13, *(len(finding.what) for finding in report.findings)])
         for finding in report.findings:
-            self.finding(finding)
+            self.finding(finding, column)
         self.line()
         for finding in report.findings:
             if finding.says:
                 self.text(finding.says)
 
-    def finding(self, finding: Finding) -> None:
+    def finding(self, finding: Finding, column: int) -> None:
         mark, style = _MARK[finding.ok]
         self.console.print(f"  {mark}  ", style=style, end="")
-        gap = " " * 23
         text = textwrap.fill(
-            f"{finding.what:<13}  {finding.found}",
+            f"{finding.what:<{column}}  {finding.found}",
             self.width,
             initial_indent=" " * 8,
-            subsequent_indent=gap,
+            subsequent_indent=" " * (column + 10),
             break_on_hyphens=False,
         )
         self.line(text[8:], "dim" if finding.ok is None else "")

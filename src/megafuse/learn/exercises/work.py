@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from megafuse.learn.exercises.catalog import Exercise
@@ -26,10 +28,12 @@ class Work:
         """Runs the file and returns its names."""
         self.stage("your file was run")
         text = self.path.read_bytes()
-        names: dict[str, Any] = {"__name__": "exercise", "__file__": str(self.path)}
-        exec(compile(text, str(self.path), "exec"), names)
+        module = ModuleType("exercise")  # not "__main__": what a learner tries out stays out
+        module.__file__ = str(self.path)
+        sys.modules[module.__name__] = module  # dataclasses look there
+        exec(compile(text, str(self.path), "exec"), vars(module))
         self.stage("your functions were called")
-        return names
+        return vars(module)
 
     def function(self, name: str) -> Callable[..., Any]:
         """One function of the file; a Stop says so if it is gone."""

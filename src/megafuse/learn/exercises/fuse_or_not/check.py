@@ -182,7 +182,7 @@ def _tiny(device: str) -> Case:
     share = taken["tiny"] / (taken["tiny"] + taken["layers"])
     text = f"{percent:.4f} % of the bytes, {share:.1%} of the time: all that there is to gain"
     why = f"{text}, even if it took no time at all. Look where the rest goes."
-    return Case(percent, share > _WORTH - 1, text, why, factor=2.0)
+    return Case(percent, percent > 100 * (_WORTH - 1), text, why, factor=2.0)
 
 
 def _attention(device: str) -> Case:
