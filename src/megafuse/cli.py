@@ -19,10 +19,10 @@ examples:
   megafuse doctor            what this machine has, and what will run where
   megafuse doctor --check    the same, and exit status 1 if something is missing
   megafuse demo              separate operations against one fused kernel, timed
-  megafuse learn             exercises, checked as you solve them
   megafuse bench             eager, torch.compile and fused, side by side
   megafuse report a.json     a page with plots, of what `bench --json` wrote
   megafuse ops               every op, its formula and its dtypes
+  megafuse learn             exercises, checked as you solve them
   megafuse cache --clear     remove all compiled kernels
 """
 
@@ -56,7 +56,6 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     from megafuse import __version__
     from megafuse.bench import command, report
     from megafuse.learn import demo
-    from megafuse.learn.exercises import command as exercises
 
     parser = argparse.ArgumentParser(
         prog="megafuse",
@@ -90,6 +89,8 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     ops = commands.add_parser("ops", help="every op, its formula and its dtypes")
     ops.add_argument("--markdown", action="store_true", help="as the table in README.md")
     ops.set_defaults(run=_ops)
+
+    from megafuse.learn.exercises import command as exercises
 
     taught = commands.add_parser("learn", help="exercises, checked as you solve them")
     exercises.add_arguments(taught)

@@ -208,8 +208,8 @@ def _times(device: str, clock: Any, **calls: Callable[[], object]) -> dict[str, 
         {name: lambda _, call=call: call() for name, call in calls.items()},  # type: ignore[misc]
         device=device,
         clock=clock,
-        budget=0.1,
-        rounds=5,
+        budget=0.05,
+        rounds=3,
         warmup=1,
     )
     return {name: min(timing.samples) for name, timing in taken.items()}
