@@ -100,9 +100,9 @@ class Screen:
         for finding in report.findings:
             self.finding(finding, column)
         self.line()
-        for finding in report.findings:
-            if finding.says:
-                self.text(finding.says)
+        for says in dict.fromkeys(finding.says for finding in report.findings):  # each once
+            if says:
+                self.text(says)
 
     def finding(self, finding: Finding, column: int) -> None:
         mark, style = _MARK[finding.ok]
