@@ -64,12 +64,12 @@ def _row(name: str, given: dict[str, Any], counted: dict[str, int]) -> Finding:
     told = "{operations} operations, {separate} bytes, fused {fused}".format(**given)
     wrong = [field for field in _FIELDS if given[field] != counted[field]]
     if not any(given[field] for field in _FIELDS):
-        return Finding(name, False, "not filled in yet", f"{name}: {_HOW}")
+        return Finding(name, False, "not filled in yet", _HOW)
     return Finding(name, not wrong, told, " ".join(_why(name, f, given, counted) for f in wrong))
 
 
 _HOW = (
-    "write the chain as single operations, one a line. For each, count 4 bytes for every large "
+    "Write the chain as single operations, one a line. For each, count 4 bytes for every large "
     "tensor that it reads and 4 for the one that it writes; the sum is `separate`. For `fused`, "
     "count only what comes in and what goes out of the whole chain. The difference is what "
     "fusing saves."
