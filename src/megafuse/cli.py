@@ -22,6 +22,7 @@ examples:
   megafuse bench             eager, torch.compile and fused, side by side
   megafuse report a.json     a page with plots, of what `bench --json` wrote
   megafuse ops               every op, its formula and its dtypes
+  megafuse learn             exercises, checked as you solve them
   megafuse cache --clear     remove all compiled kernels
 """
 
@@ -88,6 +89,12 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     ops = commands.add_parser("ops", help="every op, its formula and its dtypes")
     ops.add_argument("--markdown", action="store_true", help="as the table in README.md")
     ops.set_defaults(run=_ops)
+
+    from megafuse.learn.exercises import command as exercises
+
+    taught = commands.add_parser("learn", help="exercises, checked as you solve them")
+    exercises.add_arguments(taught)
+    taught.set_defaults(run=exercises.run)
     return parser, list(commands.choices)
 
 

@@ -1,0 +1,1 @@
+"""Exercise: a backward pass that recomputes instead of remembering."""

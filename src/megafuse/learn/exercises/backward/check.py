@@ -1,0 +1,135 @@
+"""Gradients against PyTorch's and against differences; operations; what the forward saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from megafuse.learn import explain
+from megafuse.learn.exercises import roof, tensors
+from megafuse.learn.exercises.findings import Finding, Stop
+from megafuse.learn.exercises.work import Work
+from megafuse.learn.ledger import count
+from megafuse.ops import OPS
+
+_SAVED = 8  # bytes an element: gate and up
+
+
+def separate(gate: Tensor, up: Tensor) -> Tensor:
+    """What PyTorch does, and differentiates."""
+    return F.silu(gate) * up
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """Result, gradients, gradcheck; then operations, bytes saved, roof."""
+    swiglu = work.function("swiglu")
+    gate, up = _pair(37, 29, work.device)
+    result = swiglu(gate, up)
+    exact = separate(gate.double(), up.double()).detach()
+    finding = tensors.close("result", result, exact, torch.float32, 1e-5, "It is silu(gate) * up.")
+    yield finding
+    if not finding.ok:
+        return
+    if not isinstance(result.grad_fn, torch.autograd.function.BackwardCFunction):
+        raise Stop("by hand", "the result does not come from your Function", _BY_HAND)
+    gradients = list(_gradients(swiglu, work.device))
+    yield from gradients
+    yield from _cost(swiglu, work.device)
+    if all(finding.ok for finding in gradients):  # else it does less than it should
+        yield _roof("of the roof", swiglu, work.device, "")
+        yield _roof("mf.swiglu", OPS["swiglu"].fused, work.device, _ROOF)
+
+
+def _roof(what: str, function: Callable[..., Any], device: str, says: str) -> Finding:
+    gate, up = _pair(4096, 1024, device)
+    grad = torch.ones_like(gate)
+
+    def step() -> object:
+        return torch.autograd.grad(function(gate, up), (gate, up), grad)
+
+    # Forward: 2 read, 1 written; backward: 3 read, 2 written.
+    return roof.share(step, 8 * gate.nbytes, device, says, what=what)
+
+
+def _pair(rows: int, cols: int, device: str, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    made = [torch.randn(rows, cols, device=device, dtype=dtype) for _ in range(2)]
+    return [t.requires_grad_() for t in made]
+
+
+def _gradients(swiglu: Callable[..., Any], device: str) -> Iterator[Finding]:
+    pair = _pair(11, 13, device, torch.float64)
+    grad = torch.randn_like(pair[0])
+    exact = torch.autograd.grad(separate(*pair), pair, grad)
+    found = torch.autograd.grad(swiglu(*pair), pair, grad, allow_unused=True)
+    right = True
+    for name, ours, theirs in zip(("gate", "up"), exact, found, strict=True):
+        if theirs is None:
+            yield Finding(f"of {name}", False, f"no gradient for {name}", _SAYS[name])
+            right = False
+            continue
+        finding = tensors.close(f"of {name}", theirs, ours, torch.float64, 1e-10, _SAYS[name])
+        right &= finding.ok is True
+        yield finding
+    if right:
+        small = _pair(3, 4, device, torch.float64)
+        agrees = torch.autograd.gradcheck(swiglu, small, raise_exception=False)
+        told = "agrees with differences of the result" if agrees else "differs from differences"
+        yield Finding("gradcheck", agrees, told)
+
+
+def _cost(swiglu: Callable[..., Any], device: str) -> Iterator[Finding]:
+    gate, up = _pair(256, 512, device)
+    # A saved result is detached from its graph: that moves nothing.
+    ran = [name for name in count(lambda: swiglu(gate, up)).operations if name != "detach"]
+    one = len(ran) == 1
+    found = f"{explain.listed(ran)}; goal: one operation, 12 bytes an element"
+    yield Finding("forward", one, found, "" if one else _ONE)
+    saved = _saved_bytes(swiglu, gate, up) / gate.numel()
+    ok = saved <= _SAVED
+    yield Finding(
+        "saved", ok, f"{saved:.0f} bytes an element; {_SAVED} will do", "" if ok else _RECOMPUTE
+    )
+
+
+def _saved_bytes(swiglu: Callable[..., Any], gate: Tensor, up: Tensor) -> int:
+    """What save_for_backward got, and tensors that were put on ctx past it."""
+    saved: dict[int, int] = {}
+
+    def pack(t: Tensor) -> Tensor:
+        saved[t.data_ptr()] = t.nbytes
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        result = swiglu(gate, up)
+    for value in vars(result.grad_fn).values():
+        if isinstance(value, Tensor):
+            saved[value.data_ptr()] = value.nbytes
+    return sum(saved.values())
+
+
+_SAYS = {
+    "gate": "The gradient of gate is grad * up * silu'(gate), and silu'(v) = s + v * s * (1 - s) "
+    "with s = sigmoid(v). backward() returns it first, for forward's first argument; None means "
+    "that gate would never learn.",
+    "up": "The gradient of up is grad * silu(gate). backward() returns it second.",
+}
+_BY_HAND = "The exercise is the Function: swiglu should be Swiglu.apply."
+_ONE = (
+    "Each operation of the forward reads and writes whole tensors. The fused op does it in one "
+    "launch: mf.swiglu(gate, up), after import megafuse as mf."
+)
+_RECOMPUTE = (
+    "Every tensor that is saved stays in memory until the backward has run, in each layer of a "
+    "model, and is read from there again. gate and up are the caller's own; the sigmoid and the "
+    "product can be computed again from them, which costs arithmetic and no memory."
+)
+_ROOF = (
+    "The roof is a copy of the least bytes of forward and backward together, 12 and 20 an element. "
+    "Recomputing saved memory. It saves time too where it happens in registers: your backward is "
+    "several PyTorch operations, that of mf.swiglu is the same formula as one kernel "
+    "(SwigluBackward in kernels/swiglu.h)."
+)

@@ -1,0 +1,1 @@
+"""Exercise: a ledger of bytes, before anything runs."""

@@ -1,0 +1,1 @@
+"""Exercise: a CUDA kernel's index."""

@@ -1,0 +1,1 @@
+"""Exercise: a reduction that reads its row less often."""

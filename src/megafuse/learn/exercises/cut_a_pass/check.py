@@ -1,0 +1,94 @@
+"""Result, then how often each row comes from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from megafuse.learn.exercises import roof, tensors
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.native import Native
+from megafuse.learn.exercises.work import Work
+
+_TOLERANCE = 2e-3
+_FORMULA = (
+    "Each row is (x - mean) / sqrt(variance + 1e-5) with its own mean and variance; the variance "
+    "divides by cols, not by cols - 1. nan: never written, or the root of a negative number."
+)
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """The counted run comes first: it catches steps outside the arrays."""
+    native = work.native()
+    rows, cols = 3, 101
+    arrays = _arrays(rows, cols)
+    native.counted(arrays, (rows, cols))
+    finding = _result("short rows", arrays)
+    yield finding
+    if not finding.ok:
+        return
+    rows, cols = 8, 1 << 15  # a row is four times the cache
+    arrays = _arrays(rows, cols)
+    counts = native.counted(arrays, (rows, cols))
+    yield _result("long rows", arrays)
+    each, least = counts.bytes_moved / (rows * cols), 12
+    reads = counts.read_elements / (rows * cols)
+    ok = each <= 1.05 * least
+    found = f"{each:.1f} an element, goal {least}; each element is read {reads:.0f} times"
+    yield Finding("bytes moved", ok, found, "" if ok else _why(reads))
+    yield _far_from_zero(native)
+    rows, cols = 64, 1 << 16
+    large = _arrays(rows, cols)
+    native.plain(large, (rows, cols))
+    yield _result("at full speed", large)
+    run = lambda: native.plain(large, (rows, cols))  # noqa: E731
+    yield roof.share(run, 3 * large["x"].nbytes, "cpu", _ROOF, threads=1)
+
+
+def _arrays(rows: int, cols: int, mean: float = 3.0) -> dict[str, Tensor]:
+    x = torch.randn(rows, cols) * 2 + mean
+    return {"x": x, "out": torch.full((rows, cols), torch.nan)}
+
+
+def _exact(x: Tensor) -> Tensor:
+    return torch.nn.functional.layer_norm(x.double(), x.shape[-1:])
+
+
+def _result(what: str, arrays: dict[str, Tensor]) -> Finding:
+    exact = _exact(arrays["x"])
+    return tensors.close(what, arrays["out"], exact, torch.float32, _TOLERANCE, _FORMULA)
+
+
+def _far_from_zero(native: Native) -> Finding:
+    """Told, not judged: the next exercise is about it."""
+    arrays = _arrays(4, 4096, mean=1000.0)
+    native.plain(arrays, (4, 4096))
+    error = float((arrays["out"] - _exact(arrays["x"])).abs().max())
+    good = error < 0.01
+    found = f"rows around 1,000: largest error {error:.1e}" + ("" if good else ", digits were lost")
+    return Finding("far from 0", None, found, "" if good else _CANCELS)
+
+
+_CANCELS = (
+    "Far from 0, the mean of x² and the square of the mean are two large numbers that agree in "
+    "almost all their digits, and what is left of their difference is noise. Exercise 6 is about "
+    "that."
+)
+
+
+_ROOF = (
+    "The share of the roof is against a copy of 12 bytes an element. It can pass 100%, because "
+    "this machine's own cache is larger than the 32 KB that are counted with: it may still hold "
+    "the row at the second reading. And a sum that the compiler may not reorder runs one "
+    "addition at a time; `#pragma omp simd reduction(+ : sum)` above the loop allows it."
+)
+
+
+def _why(reads: float) -> str:
+    return (
+        f"Each element is read {reads:.0f} times, and since a row does not fit into the cache, "
+        "each time from memory. The last loop needs the mean and the scale before it starts, so "
+        "two readings are what is left: can one loop collect all that mean and variance need?"
+    )

@@ -1,0 +1,33 @@
+"""What a check found: one line each, and where something is wrong, the sentence that teaches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`ok` is None for what is only told. `says` is a paragraph: why it matters, what to do."""
+
+    what: str
+    ok: bool | None
+    found: str
+    says: str = ""
+
+
+class Stop(Exception):
+    """Raised by a check with its last finding, where looking further makes no sense."""
+
+    def __init__(self, what: str, found: str, says: str = "") -> None:
+        super().__init__(found)
+        self.finding = Finding(what, False, found, says)
+
+
+class Refused(Exception):
+    """The command cannot do what was asked; the message says why."""
+
+
+def passed(findings: list[Finding]) -> bool:
+    """Whether something was checked and nothing was wrong."""
+    checked = [finding.ok for finding in findings if finding.ok is not None]
+    return bool(checked) and all(checked)

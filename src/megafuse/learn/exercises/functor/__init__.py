@@ -1,0 +1,1 @@
+"""Exercise: the arithmetic of a kernel, in one expression."""

@@ -1,0 +1,136 @@
+"""The learner's functor as an op of megafuse: checked, counted, launched on this device."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from megafuse.learn.exercises import roof, tensors
+from megafuse.learn.exercises.findings import Finding, Stop
+from megafuse.learn.exercises.native import compile_stop
+from megafuse.learn.exercises.work import Work
+from megafuse.learn.ledger import count
+from megafuse.registry import OPS, Op, op
+from megafuse.runtime import loader, nvrtc, render, sources
+from megafuse.runtime.cpp import CompileError
+
+_SCALE, _SHIFT = 1.3, -0.4
+_FORMULA = (
+    "The result should be x * sigmoid(1.3 * x - 0.4) for the numbers that the check gives. At 0 "
+    "that is 0, far on the right it is x, far on the left it goes to 0."
+)
+
+
+def separate(x: Tensor, scale: float, shift: float) -> Tensor:
+    """x·sigmoid(scale·x + shift) as PyTorch does it."""
+    return x * torch.sigmoid(scale * x + shift)
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """Result in each dtype, launches, bytes, the GPU's compiler, the roof."""
+    work.stage("your functor was compiled and run")
+    made = _op(work)
+    x = torch.linspace(-6, 6, 1021 * 7, device=work.device).reshape(1021, 7)
+    for dtype, tolerance in ((torch.float32, 3e-6), (torch.float64, 1e-12), (torch.bfloat16, 8e-3)):
+        name = str(dtype).removeprefix("torch.")
+        yield _result(work, made, f"{name}", x.to(dtype), tolerance)
+    yield _result(work, made, "transposed", x.t(), 3e-6)
+    yield from _cost(made, work)
+    yield _for_the_gpu(made, work)
+    large = torch.randn(1 << 22, device=work.device)
+    least = made.cost(large, _SCALE, _SHIFT).bytes_moved
+    yield roof.share(lambda: made.fused(large, _SCALE, _SHIFT), least, work.device)
+
+
+def _op(work: Work) -> Op:
+    """Declared as any op is, under a name of its own; the library's list stays as it was."""
+    digest = hashlib.sha256(work.path.read_bytes()).hexdigest()[:16]
+
+    def exercise(x: Tensor, scale: float, shift: float) -> Tensor:
+        return separate(x, scale, shift)
+
+    exercise.__name__ = f"exercise_{digest}"
+    exercise.__doc__ = separate.__doc__
+    if exercise.__name__ not in _MADE:
+        op(
+            # The digest is there for the cache, whose key has the kernel's source but not a header
+            # from elsewhere.
+            forward=f"SwishGate<{{F}}> /* {digest} */",
+            header=work.path.resolve().as_posix(),
+            flops=(12, 0),
+            sample=lambda draw: (draw.full(), _SCALE, _SHIFT),
+        )(exercise)
+        _MADE[exercise.__name__] = OPS.pop(exercise.__name__)
+    return _MADE[exercise.__name__]
+
+
+_MADE: dict[str, Op] = {}
+
+
+def _result(work: Work, made: Op, what: str, x: Tensor, tolerance: float) -> Finding:
+    exact = separate(x.double(), _SCALE, _SHIFT)
+    try:
+        result = made.fused(x, _SCALE, _SHIFT)
+    except CompileError as error:
+        raise compile_stop(error, work.path) from None
+    finding = tensors.close(what, result, exact, x.dtype, tolerance, _FORMULA)
+    if not finding.ok:
+        told = "it returns x itself, as in the starter" if torch.equal(result, x) else finding.found
+        raise Stop(what, told, _FORMULA)
+    return finding
+
+
+def _cost(made: Op, work: Work) -> Iterator[Finding]:
+    x = torch.randn(1 << 16, device=work.device)
+    host = loader.load()
+    assert host is not None  # the kernel ran
+    before = host.launch_count()
+    made.fused(x, _SCALE, _SHIFT)
+    launches = host.launch_count() - before
+    plain = count(lambda: separate(x, _SCALE, _SHIFT))
+    yield Finding("launches", launches == 1, f"{launches}, instead of {plain.passes} operations")
+    least = made.cost(x, _SCALE, _SHIFT).bytes_moved / x.numel()
+    found = f"{least:.0f} an element, instead of {plain.bytes_moved / x.numel():.0f}"
+    yield Finding("bytes moved", True, found)
+
+
+def _for_the_gpu(made: Op, work: Work) -> Finding:
+    """The same struct through NVRTC, where a kernel for a GPU can be compiled without one."""
+    if work.device == "cuda":
+        return Finding("for the GPU", None, "that is where it ran")
+    problem = nvrtc.problem()
+    if problem is not None:
+        return Finding("for the GPU", None, f"not compiled here: {problem}")
+    assert made.functors is not None
+    operand = render.Operand("Float", "c")
+    variant = render.Variant(
+        op=made.name,
+        family="forward",
+        choices={},
+        device="cuda",
+        common="Float",
+        double=False,
+        dims=1,
+        vector=4,
+        wide_index=False,
+        outputs=1,
+        operands=(operand, replace(operand)),
+    )
+    source = render.source(made.functors, variant)
+    try:
+        cubin = nvrtc.compile_cubin(source, "sm_90", [sources.KERNELS])
+    except CompileError as error:
+        stop = compile_stop(error, work.path)
+        raise Stop("for the GPU", stop.finding.found, _NO_LIBRARY) from None
+    found = f"the same struct, compiled for sm_90: {len(cubin)} bytes of machine code"
+    return Finding("for the GPU", True, found)
+
+
+_NO_LIBRARY = (
+    "It runs on the CPU, but the GPU's compiler refused it. NVRTC has no system headers: no "
+    "<cmath>, no std::. The functions that the task names are there on both."
+)

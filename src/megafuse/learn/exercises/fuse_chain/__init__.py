@@ -1,0 +1,1 @@
+"""Exercise: five operations, two kernels."""

@@ -1,0 +1,72 @@
+"""Result in float64's light, then what the dispatcher sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from megafuse.learn import explain
+from megafuse.learn.exercises import roof, tensors
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.work import Work
+from megafuse.learn.ledger import count
+
+_GOAL = 2  # operations
+_BYTES = 20  # an element: bias_act reads one large tensor and writes one, add_mul_add 2 and 1
+
+
+def separate(x: Tensor, bias: Tensor, residual: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """What the starter computes."""
+    return (F.gelu(x + bias) + residual) * scale + shift
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """Result, operations, bytes, roof."""
+    block = work.function("block")
+    for rows, cols in ((33, 7), (512, 768)):
+        args = _arguments(rows, cols, work.device)
+        exact = separate(*(t.double() for t in args))
+        result = block(*args)
+        finding = tensors.close(f"{rows} × {cols}", result, exact, torch.float32, 1e-5, _SAME)
+        yield finding
+        if not finding.ok:
+            return
+    counted = count(lambda: block(*args))
+    each = counted.bytes_moved / args[0].numel()
+    few = counted.passes <= _GOAL
+    yield Finding(
+        "operations", few, explain.listed(counted.operations), "" if few else _MANY.format(counted)
+    )
+    yield Finding(
+        "bytes moved",
+        each <= 1.02 * _BYTES,
+        f"{each:.1f} an element, goal {_BYTES}",
+        "" if each <= 1.02 * _BYTES else _why(each),
+    )
+    large = _arguments(4096, 1024, work.device)
+    least = _BYTES * large[0].numel()
+    yield roof.share(lambda: block(*large), least, work.device)
+
+
+def _arguments(rows: int, cols: int, device: str) -> tuple[Tensor, ...]:
+    x, residual = (torch.randn(rows, cols, device=device) for _ in range(2))
+    bias, scale, shift = (torch.randn(cols, device=device) for _ in range(3))
+    return x, bias, residual, scale, shift
+
+
+_SAME = "It must compute what the starter does: (gelu(x + bias) + residual)·scale + shift."
+_MANY = (
+    "{0.passes} operations are {0.passes} launches and as many trips of the data through memory. "
+    "`megafuse ops` has one op for act(x + bias) and one for (x + y)·z + w."
+)
+
+
+def _why(each: float) -> str:
+    return (
+        f"{each:.0f} bytes travel for each element, and {_BYTES} would do: 8 to read x and write "
+        "h, 12 to read h and residual and write y. All that is more is a result which one "
+        "operation wrote for the next to read. The rows count for next to nothing."
+    )

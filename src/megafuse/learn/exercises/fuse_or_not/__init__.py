@@ -1,0 +1,1 @@
+"""Exercise: when fusing pays, and the number that decides it."""

@@ -1,0 +1,1 @@
+"""Exercise: one pass whose numbers neither overflow nor cancel."""

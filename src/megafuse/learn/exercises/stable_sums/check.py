@@ -1,0 +1,102 @@
+"""Values that overflow and cancel, against float64; and the reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from megafuse.learn.exercises import roof, tensors
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.native import Counts, Native
+from megafuse.learn.exercises.work import Work
+
+_VARIANCE, _SOFTMAX = 0, 1
+_N = 40_000
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """First the variance, then the softmax."""
+    native = work.native()
+    yield from _variance(native)
+    yield from _softmax(native)
+    n = 1 << 22
+    x, out = torch.randn(n) * 100, torch.full((n,), torch.nan)
+    native.plain({"x": x, "out": out}, (n, _SOFTMAX))
+    yield _shares("at full speed", x, out, _OVERFLOWS)
+    call = lambda: native.plain({"x": x, "out": out}, (n, _SOFTMAX))  # noqa: E731
+    yield roof.share(call, 3 * x.nbytes, "cpu", _ROOF, threads=1)
+
+
+def _variance(native: Native) -> Iterator[Finding]:
+    for what, mean, says in (("variance", 0.5, _DIVIDE), ("around 10,000", 1e4, _CANCELS)):
+        x, out = torch.randn(_N) * 1.5 + mean, torch.full((1,), torch.nan)
+        counts = native.counted({"x": x, "out": out}, (_N, _VARIANCE))
+        exact = x.double().var(correction=0).reshape(1)
+        yield tensors.close(what, out, exact, torch.float32, 0.01, says)
+    yield _reads("reads", counts, 1)
+
+
+def _softmax(native: Native) -> Iterator[Finding]:
+    masked = torch.randn(_N)
+    masked[:100] = masked[5000:6000] = -torch.inf
+    rising = torch.linspace(-50, 400, _N)
+    cases = (
+        ("softmax", torch.randn(_N), _SUM),
+        ("up to 400", rising, _OVERFLOWS),
+        ("masked", masked, _MASKED),
+    )
+    for what, x, says in cases:
+        out = torch.full_like(x, torch.nan)
+        counts = native.counted({"x": x, "out": out}, (_N, _SOFTMAX))
+        yield _shares(what, x, out, says)
+    yield _reads("reads", counts, 2)
+
+
+def _shares(what: str, x: Tensor, out: Tensor, says: str) -> Finding:
+    """In units of the largest share, which is small where many have one."""
+    exact = torch.softmax(x.double(), 0)
+    unit = float(exact.max())
+    finding = tensors.close(what, out / unit, exact / unit, torch.float32, 1e-3, says)
+    if finding.ok:
+        return finding
+    wrong = (out.double() - exact).abs().nan_to_num(torch.inf).argmax()
+    found = f"[{int(wrong)}] is {float(out[wrong]):.3g}, expected {float(exact[wrong]):.3g}"
+    return Finding(what, False, found, says)
+
+
+def _reads(what: str, counts: Counts, goal: int) -> Finding:
+    each = counts.read_elements / _N
+    ok = each <= goal + 0.01
+    goals = {1: "once", 2: "twice"}
+    often = goals.get(round(each), f"{each:.0f} times")
+    found = f"each element {often}, {counts.bytes_moved / _N:.0f} bytes; goal: {goals[goal]}"
+    return Finding(what, ok, found, "" if ok else _PASSES.format(often=often, goal=goals[goal]))
+
+
+_DIVIDE = "The variance is the mean of (x - mean)², divided by n."
+_CANCELS = (
+    "Around 10,000 the mean of x² and the square of the mean are both near 100,000,000, where "
+    "float32 steps by 8. Their difference should be about 2: nothing of it is left. Sum squares of "
+    "distances from something near the mean, not of x itself."
+)
+_SUM = "The softmax is exp(x) divided by the sum of all exp(x), so the results add up to 1."
+_OVERFLOWS = (
+    "exp(89) is beyond float32's largest number: the sum is inf, and inf / inf is nan. Numerator "
+    "and sum may both be divided by exp(largest x), which makes every term at most 1; and the "
+    "largest so far can be corrected on the way, in the same loop."
+)
+_MASKED = (
+    "A masked place is -inf and its share is 0. Where nothing larger has come yet, -inf - (-inf) "
+    "is nan, and one nan spoils the sum. Begin with a largest that is finite."
+)
+_PASSES = (
+    "Each element is read {often}, and {goal} would do. A stable result with one pass "
+    "more is the easy way; hold the answer for the elements so far, and correct it, and the pass "
+    "is not needed."
+)
+_ROOF = (
+    "The share of the roof is that of the softmax in one thread. exp from the C library is what it "
+    "waits for here; megafuse has its own, which the compiler can run on vectors (kernels/math.h)."
+)

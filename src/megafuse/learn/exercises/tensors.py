@@ -1,0 +1,55 @@
+"""Is this the tensor that was asked for? Kind, shape, dtype, then values against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megafuse.learn.exercises.findings import Finding, Stop
+
+
+def close(
+    what: str, result: Any, exact: Tensor, dtype: torch.dtype, tolerance: float, says: str = ""
+) -> Finding:
+    """`exact` is the float64 result; an element may err by `tolerance` times 1 + its size.
+
+    What is no tensor, or has another shape or dtype, raises Stop.
+    """
+    if not isinstance(result, Tensor):
+        raise Stop(
+            what,
+            f"a {type(result).__name__} came back, not a tensor",
+            "A function that ends without `return` gives None." if result is None else "",
+        )
+    if result.shape != exact.shape:
+        raise Stop(
+            what,
+            f"shape {list(result.shape)}, expected {list(exact.shape)}",
+            "Every element of the input has one in the result, at the same place.",
+        )
+    if result.dtype != dtype:
+        raise Stop(
+            what,
+            f"dtype {_name(result.dtype)}, expected {_name(dtype)}",
+            "The result has the dtype of the arguments. A wider one would also be twice the bytes.",
+        )
+    return _values(what, result.detach().double().to(exact.device), exact, tolerance, says)
+
+
+def _values(what: str, result: Tensor, exact: Tensor, tolerance: float, says: str) -> Finding:
+    error = (result - exact).abs() / (1 + exact.abs())
+    error = error.where(result != exact, 0.0)  # Inf where Inf belongs
+    error = error.where(~(result.isnan() & exact.isnan()), 0.0).nan_to_num(torch.inf)
+    worst = int(error.argmax())
+    largest = float(error.flatten()[worst])
+    if largest <= tolerance:
+        return Finding(what, True, f"largest error {largest:.1e}, at most {tolerance:.0e}")
+    place = ", ".join(str(int(i)) for i in torch.unravel_index(torch.tensor(worst), error.shape))
+    found, expected = float(result.flatten()[worst]), float(exact.flatten()[worst])
+    return Finding(what, False, f"[{place}] is {found:.6g}, expected {expected:.6g}", says)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,1 @@
+"""Exercise: neighbours in memory, one after the other."""

@@ -1,0 +1,9 @@
+// Exercise 3: out[r][c] = x[r][c] * scale[c]
+
+void scale_columns(Input x, Input scale, Output out, long rows, long cols) {
+  for (long r = 0; r < rows; ++r) {
+    for (long c = 0; c < cols; ++c) {
+      out[r * cols + c] = x[r * cols + c] * scale[c];
+    }
+  }
+}
