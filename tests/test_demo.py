@@ -183,6 +183,8 @@ def test_ledger_counts_what_pytorch_runs():
     assert counted.operations == ("gelu", "mul")
     assert counted.bytes_moved == 4 * x.nbytes
     assert count(lambda: x.clone()).bytes_moved == 2 * x.nbytes
+    assert count(lambda: x.view(-1, 1).detach()).operations == ()
+    assert count(lambda: torch.cat([x, x])).bytes_moved == 4 * x.nbytes
 
 
 # ---- the words follow the numbers

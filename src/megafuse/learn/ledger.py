@@ -8,6 +8,10 @@ from typing import Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# They make a tensor, or another view of one, and touch no element.
+_FREE = ("detach", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,8 @@ class Ledger:
 def count(function: Callable[[], object]) -> Ledger:
     """Calls `function` and notes each operation that PyTorch dispatches.
 
-    An operation is taken to read all its tensors and to write its result, once each.
+    An operation is taken to read all its tensors and to write its results, once each. Another view
+    of the same memory moves nothing, and is none.
     """
     with _Watch() as watch:
         function()
@@ -42,6 +47,9 @@ class _Watch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        self.operations.append(str(func).split(".")[1])
-        self.bytes_moved += sum(t.nbytes for t in (*args, out) if isinstance(t, Tensor))
+        name = str(func).split(".")[1]
+        if not func.is_view and name not in _FREE:
+            self.operations.append(name)
+            found = tree_leaves((args, kwargs, out))
+            self.bytes_moved += sum(t.nbytes for t in found if isinstance(t, Tensor))
         return out
