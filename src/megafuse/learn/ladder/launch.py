@@ -1,8 +1,8 @@
 """Compiles a rung's source and runs it: on the GPU through the driver, on the CPU through ctypes.
 
 A launch says of each tensor whether the kernel reads or writes it, and how many times it goes
-through it. On tensors of the "meta" device nothing runs: the launch is only noted down, which is
-how a rung's bytes are counted before it runs.
+through it. Inside `noting()` nothing runs: launches are only noted down, which is how a rung's
+bytes are counted before it runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megafuse.learn.ledger import Ledger
 from megafuse.runtime import build
 
 KERNELS = Path(__file__).resolve().parent / "kernels"
@@ -37,6 +36,9 @@ class Access:
     @property
     def nbytes(self) -> int:
         return self.times * self.tensor.nbytes
+
+
+Argument = Access | int | float
 
 
 def read(tensor: Tensor, times: int = 1) -> Access:
@@ -77,24 +79,19 @@ class Grid:
         return Grid((8 * _processors(tensor.device), 1), (threads, 1))
 
 
-def launch(file: str, entry: str, grid: Grid, *arguments: Access | int | float) -> None:
+def launch(file: str, entry: str, grid: Grid, *arguments: Argument) -> None:
     """Runs function `entry` of kernels/<file>.cu or .cpp, on the device that the tensors are on.
 
     CUDA: on torch's current stream, without waiting. CPU: on as many threads as torch uses; each
     is told which part of how many it is. Floats become C floats, ints `long long`.
     """
-    accesses = [a for a in arguments if isinstance(a, Access)]
-    for notes in _NOTES:
-        notes.append((entry, sum(access.nbytes for access in accesses)))
-    device = accesses[0].tensor.device
-    if device.type == "meta":
-        return
-    values = [_c_value(argument) for argument in arguments]
-    if device.type == "cuda":
-        _launch_cuda(file, entry, device, grid, values)
+    tensors = [a for a in arguments if isinstance(a, Access)]
+    if _NOTES:
+        _NOTES[-1].append((entry, sum(access.nbytes for access in tensors)))
+    elif tensors[0].tensor.is_cuda:
+        _launch_cuda(file, entry, grid, arguments)
     else:
-        alone = grid == Grid.one()
-        _launch_cpu(file, entry, values, 1 if alone else torch.get_num_threads())
+        _launch_cpu(file, entry, grid, arguments)
 
 
 _NOTES: list[list[tuple[str, int]]] = []
@@ -102,18 +99,12 @@ _NOTES: list[list[tuple[str, int]]] = []
 
 @contextlib.contextmanager
 def noting() -> Iterator[list[tuple[str, int]]]:
-    """Collects (entry, bytes) of every launch inside the block."""
-    notes: list[tuple[str, int]] = []
-    _NOTES.append(notes)
+    """Collects (entry, bytes) of every launch inside the block, and runs none of them."""
+    _NOTES.append([])
     try:
-        yield notes
+        yield _NOTES[-1]
     finally:
-        _NOTES.remove(notes)
-
-
-def ledger(notes: Sequence[tuple[str, int]]) -> Ledger:
-    """Notes of launches, added up."""
-    return Ledger(tuple(entry for entry, _ in notes), sum(moved for _, moved in notes))
+        _NOTES.pop()
 
 
 def source(file: str, device: str) -> str:
@@ -132,7 +123,7 @@ def _checked(tensor: Tensor) -> Tensor:
             f"the ladder's kernels take contiguous float32 tensors, not {tensor.dtype} with "
             f"strides {tensor.stride()}: call .float().contiguous() first"
         )
-    if tensor.device.type != "meta" and tensor.data_ptr() % 16:
+    if tensor.data_ptr() % 16:
         raise ValueError(
             "the ladder's kernels take tensors that begin at a multiple of 16 bytes, as PyTorch "
             "allocates them, not a view into the middle of one: call .clone() first"
@@ -140,7 +131,7 @@ def _checked(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _c_value(argument: Access | int | float) -> Any:
+def _c_value(argument: Argument) -> Any:
     if isinstance(argument, Access):
         return ctypes.c_void_p(argument.tensor.data_ptr())
     if isinstance(argument, float):
@@ -151,14 +142,15 @@ def _c_value(argument: Access | int | float) -> Any:
 # ---- the CPU
 
 
-def _launch_cpu(file: str, entry: str, values: Sequence[Any], parts: int) -> None:
+def _launch_cpu(file: str, entry: str, grid: Grid, arguments: Sequence[Argument]) -> None:
     function = getattr(cpu_library(file), entry)
+    values = [_c_value(argument) for argument in arguments]
 
     def run(part: int, parts: int) -> None:
         function(*values, ctypes.c_longlong(part), ctypes.c_longlong(parts))
 
     # ctypes lets go of Python's lock during a call, so the parts run side by side.
-    _on_threads(parts, run)
+    _on_threads(1 if grid == Grid.one() else torch.get_num_threads(), run)
 
 
 def _on_threads(parts: int, run: Callable[[int, int], None]) -> None:
@@ -201,14 +193,13 @@ def cpu_library(file: str) -> ctypes.CDLL:
 # ---- the GPU
 
 
-def _launch_cuda(
-    file: str, entry: str, device: torch.device, grid: Grid, values: Sequence[Any]
-) -> None:
+def _launch_cuda(file: str, entry: str, grid: Grid, arguments: Sequence[Argument]) -> None:
     if 0 in grid.blocks:  # nothing to do, and the driver refuses an empty grid
         return
-    index = torch.cuda.current_device() if device.index is None else device.index
+    index = next(a.tensor.get_device() for a in arguments if isinstance(a, Access))
+    values = [_c_value(argument) for argument in arguments]
+    addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
     with torch.cuda.device(index):
-        addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         _driver_call(
             "cuLaunchKernel",
             _cuda_function(file, entry, index),

@@ -11,7 +11,10 @@ extern "C" __global__ void layer_norm(const float* x, const float* weight, const
   for (long long c = 0; c < cols; ++c) sum += in[c];
   const float mean = sum / cols;
   float squares = 0;
-  for (long long c = 0; c < cols; ++c) squares += (in[c] - mean) * (in[c] - mean);
+  for (long long c = 0; c < cols; ++c) {
+    const float away = in[c] - mean;
+    squares += away * away;
+  }
   const float scale = mf::inverse_sqrt(squares / cols + eps);
   for (long long c = 0; c < cols; ++c)
     out[row * cols + c] = mf::fma((in[c] - mean) * scale, weight[c], bias[c]);

@@ -25,8 +25,10 @@ extern "C" __global__ void layer_norm(const float* x, const float* weight, const
   for (long long c = threadIdx.x; c < cols; c += kThreads) sum += in[c];
   const float mean = block_sum(sum) / cols;
   float squares = 0;
-  for (long long c = threadIdx.x; c < cols; c += kThreads)
-    squares += (in[c] - mean) * (in[c] - mean);
+  for (long long c = threadIdx.x; c < cols; c += kThreads) {
+    const float away = in[c] - mean;
+    squares += away * away;
+  }
   const float scale = mf::inverse_sqrt(block_sum(squares) / cols + eps);
   for (long long c = threadIdx.x; c < cols; c += kThreads)
     out[blockIdx.x * cols + c] = mf::fma((in[c] - mean) * scale, weight[c], bias[c]);

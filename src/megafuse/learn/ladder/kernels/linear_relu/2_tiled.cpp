@@ -15,7 +15,8 @@ extern "C" void linear_relu(const float* x, const float* weight, const float* bi
     for (i64 row = first; row < last; row += kTile) {
       float sums[kTile][kTile][kLanes] = {};
       // Beyond the edge the last row is read again, and its result not written.
-      const float *a[kTile], *b[kTile];
+      const float* a[kTile];
+      const float* b[kTile];
       for (int t = 0; t < kTile; ++t) {
         a[t] = x + least(row + t, last - 1) * ins;
         b[t] = weight + least(o + t, outs - 1) * ins;
