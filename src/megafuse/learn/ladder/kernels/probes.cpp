@@ -66,3 +66,21 @@ extern "C" void chase(const float* memory, float* sink, i64 steps, i64 part, i64
   for (i64 i = 0; i < steps; ++i) at = *reinterpret_cast<const i64*>(begin + at);
   sink[0] = float(at);
 }
+
+// The budget: a copy that does so many multiply-adds with each float on its way.
+extern "C" void work(const float* __restrict x, float* __restrict out, i64 n, i64 times, i64 part,
+                     i64 parts) {
+  constexpr i64 step = kChains * kWide;
+  const i64 groups = n / step, last = groups * (part + 1) / parts;
+  const Vector factor = Vector{} + 0.999f, addend = Vector{} + 0.001f;
+  for (i64 group = groups * part / parts; group < last; ++group) {
+    Vector chains[kChains];
+    __builtin_memcpy(chains, x + group * step, sizeof chains);
+    for (i64 time = 0; time < times; ++time) {
+      for (int chain = 0; chain < kChains; ++chain)
+        for (int lane = 0; lane < kWide; ++lane)
+          chains[chain][lane] = mf::fma(chains[chain][lane], factor[lane], addend[lane]);
+    }
+    __builtin_memcpy(out + group * step, chains, sizeof chains);
+  }
+}

@@ -72,4 +72,18 @@ extern "C" __global__ void chase(const float* memory, float* sink, i64 steps) {
   if (at == -1) sink[0] = float(at);
 }
 
-extern "C" __global__ void nothing(float* sink) {}
+// The budget: a copy that does so many multiply-adds with each float on its way.
+extern "C" __global__ void work(const float* x, float* out, i64 n, i64 times) {
+  const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x;
+  const i64 threads = i64(gridDim.x) * blockDim.x;
+  for (i64 i = thread; i < n / 4; i += threads) {
+    float4 v = reinterpret_cast<const float4*>(x)[i];
+    for (i64 time = 0; time < times; ++time) {
+      v.x = mf::fma(v.x, 0.999f, 0.001f);
+      v.y = mf::fma(v.y, 0.999f, 0.001f);
+      v.z = mf::fma(v.z, 0.999f, 0.001f);
+      v.w = mf::fma(v.w, 0.999f, 0.001f);
+    }
+    reinterpret_cast<float4*>(out)[i] = v;
+  }
+}
