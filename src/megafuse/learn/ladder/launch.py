@@ -11,8 +11,9 @@ import contextlib
 import ctypes
 import functools
 import importlib
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,33 +143,34 @@ def _c_value(argument: Argument) -> Any:
 # ---- the CPU
 
 
+class _OpenMp(ctypes.Structure):
+    """struct OpenMp of team.h."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("parallel", "thread", "threads"))
+
+
 def _launch_cpu(file: str, entry: str, grid: Grid, arguments: Sequence[Argument]) -> None:
-    function = getattr(cpu_library(file), entry)
+    library = cpu_library(file)
+    part = getattr(library, f"part_of_{entry}")
     values = [_c_value(argument) for argument in arguments]
-
-    def run(part: int, parts: int) -> None:
-        function(*values, ctypes.c_longlong(part), ctypes.c_longlong(parts))
-
-    # ctypes lets go of Python's lock during a call, so the parts run side by side.
-    _on_threads(1 if grid == Grid.one() else torch.get_num_threads(), run)
-
-
-def _on_threads(parts: int, run: Callable[[int, int], None]) -> None:
-    """Calls run(part, parts) for every part, each on a thread of its own."""
+    words = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+    parts = 1 if grid == Grid.one() else torch.get_num_threads()
     if parts == 1:
-        run(0, 1)
+        part(words, _integer(0), _integer(1))
     elif (openmp := _openmp()) is not None:
-        work = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
-            lambda _: run(openmp.omp_get_thread_num(), openmp.omp_get_num_threads())
-        )
-        openmp.GOMP_parallel(work, None, parts, 0)
+        library.run_on_team(ctypes.byref(openmp), part, words, _integer(parts))
     else:
-        for other in [_pool().submit(run, part, parts) for part in range(parts)]:
+        # ctypes lets go of Python's lock during a call, so the parts run side by side.
+        numbers = [(_integer(i), _integer(parts)) for i in range(parts)]
+        for other in [_pool().submit(part, words, *number) for number in numbers]:
             other.result()
 
 
+_integer = ctypes.c_longlong
+
+
 @functools.cache
-def _openmp() -> ctypes.CDLL | None:
+def _openmp() -> _OpenMp | None:
     """Torch's own threads, where they are OpenMP's (Linux).
 
     They spin for some milliseconds after each of torch's operations. On a machine of few cores
@@ -176,8 +178,11 @@ def _openmp() -> ctypes.CDLL | None:
     """
     if sys.platform != "linux":
         return None
-    library = ctypes.CDLL(None)
-    return library if hasattr(library, "GOMP_parallel") else None
+    process = ctypes.CDLL(None)
+    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    if not all(hasattr(process, name) for name in names):
+        return None
+    return _OpenMp(*(ctypes.cast(getattr(process, n), ctypes.c_void_p).value for n in names))
 
 
 @functools.cache
@@ -187,7 +192,12 @@ def _pool() -> ThreadPoolExecutor:
 
 @functools.cache
 def cpu_library(file: str) -> ctypes.CDLL:
-    return ctypes.CDLL(str(build.cpu_object(source(file, "cpu"), file)))
+    """The compiled source, with a `part_of_<entry>` for each function in it."""
+    text = source(file, "cpu")
+    team = Path(__file__).with_name("team.h").read_text(encoding="utf-8")
+    entries = re.findall(r'^extern "C" void (\w+)\(', text, re.M)
+    runs = "".join(f"PART_OF({entry})\n" for entry in entries)
+    return ctypes.CDLL(str(build.cpu_object(f"{text}\n{team}\n{runs}", file)))
 
 
 # ---- the GPU

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from megafuse.learn import probes
@@ -11,7 +13,7 @@ from megafuse.learn.tutorial.tour import Tour
 from megafuse.ops import OPS
 
 TITLE = "The budget: operations per float"
-MULTIPLY_ADDS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
+MULTIPLY_ADDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def run(tour: Tour) -> None:
@@ -50,6 +52,6 @@ def measured(tour: Tour) -> tuple[list[int], list[float]]:
     """Operations a float, and the seconds that the copy took with them."""
     x = torch.randn(tour.floats, device=tour.device)
     out = torch.zeros_like(x)
-    ways = {str(k): lambda k=k: probes.work(x, out, k) for k in MULTIPLY_ADDS}
+    ways = {str(k): functools.partial(probes.work, x, out, k) for k in MULTIPLY_ADDS}
     taken = tour.time(ways, "copies that compute")
     return [2 * k for k in MULTIPLY_ADDS], [taken[str(k)].median for k in MULTIPLY_ADDS]

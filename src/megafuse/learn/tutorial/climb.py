@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +65,7 @@ def climb(tour: Tour, rungs: Sequence[Rung], exact: Tensor, *arguments: Any) -> 
     _predictions(tour, rungs, ledgers, rate)
     guess = tour.screen.guess("how many times faster is the last rung than the first?")
 
-    ways = {rung.name: lambda rung=rung: rung.run(*arguments) for rung in rungs}
+    ways = {rung.name: functools.partial(rung.run, *arguments) for rung in rungs}
     taken = tour.time({**ways, "copy": lambda: there.copy_(x)}, "all rungs, taking turns")
     climbed = Climb(
         tuple(
@@ -85,13 +86,14 @@ def climb(tour: Tour, rungs: Sequence[Rung], exact: Tensor, *arguments: Any) -> 
 
 
 def _predictions(tour: Tour, rungs: Sequence[Rung], ledgers: Sequence[Ledger], rate: float) -> None:
-    for number, (rung, ledger) in enumerate(zip(rungs, ledgers, strict=True), 1):
-        tour.screen.console.print(f"{number}  {rung.name}: {rung.changed(tour.device)}")
-        tour.screen.console.print(
-            f"   about {seconds(ledger.bytes_moved / rate)}: {megabytes(ledger.bytes_moved)}, "
-            f"{words.passes(ledger.passes)}"
+    tour.screen.items(
+        (
+            f"{rung.name}: {rung.changed(tour.device)}",
+            f"about {seconds(ledger.bytes_moved / rate)}: {megabytes(ledger.bytes_moved)}, "
+            f"{words.kernels(ledger.passes)}",
         )
-    tour.screen.console.print()
+        for rung, ledger in zip(rungs, ledgers, strict=True)
+    )
 
 
 def _show(tour: Tour, climbed: Climb) -> None:

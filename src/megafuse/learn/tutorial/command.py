@@ -12,7 +12,6 @@ from types import ModuleType
 import torch
 
 from megafuse.bench import machine
-from megafuse.learn import explain
 from megafuse.learn.tutorial import (
     budget,
     hierarchy,
@@ -22,6 +21,7 @@ from megafuse.learn.tutorial import (
     reduction,
     tolerance,
     when_not,
+    words,
 )
 from megafuse.learn.tutorial.screen import Screen, Stopped
 from megafuse.learn.tutorial.tour import Tour
@@ -98,7 +98,7 @@ def _steps(tour: Tour, only: int | None) -> None:
     load, processors = machine.load(), os.cpu_count() or 1
     tour.screen.console.print(f"Kernel fusion, measured on {tour.machine}", style="bold")
     if load is not None and load > 0.75 * processors:
-        tour.screen.say(explain.busy(load, processors))
+        tour.screen.say(words.busy(load, processors))
     for number in numbers:
         step = STEPS[number - 1]
         tour.screen.heading(f"Step {number} of {len(STEPS)}: {step.TITLE}")

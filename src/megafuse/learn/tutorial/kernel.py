@@ -25,11 +25,12 @@ MEANINGS = {
         "using Functor": "That struct, for float and the tanh form of GELU.",
         'extern "C" __global__': "__global__: the host launches it, and every thread runs it. x "
         'and out are addresses in the GPU\'s memory; extern "C" keeps the name findable.',
+        "float factor, long long n": "",
         "const Functor functor": "The scale goes into a register, once for each thread.",
         "const long long thread =": "Who am I? My block's number times threads per block, plus my "
         "place in it. 64 bits, for tensors beyond 2³¹ floats.",
         "const long long threads": "How many are we? The whole grid.",
-        "for (long long i = thread;": "Neighbours take neighbouring groups of four floats, and then "
+        "for (long long i = thread;": "Neighbours take neighbouring groups of four floats, then "
         "all jump ahead by the whole grid: any n, with a grid made for the chip.",
         "float4 v = reinterpret": "One load of 16 bytes. 32 threads of a warp fetch 512 bytes in a "
         "row: whole cache lines, nothing wasted.",
@@ -51,7 +52,7 @@ MEANINGS = {
         "using Functor": "The same struct: what runs here is what runs on a GPU.",
         'extern "C" void': "__restrict: the arrays do not overlap, so the compiler may load ahead. "
         "`part` of `parts`: which thread this is.",
-        "i64 part, i64 parts": "",
+        "float factor, i64 n,": "",
         "const Functor functor": "The scale goes into a register.",
         "const i64 last": "This thread's share ends here.",
         "for (i64 i = n * part": "No branch and no call inside, so the compiler makes SIMD code of "

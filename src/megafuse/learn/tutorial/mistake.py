@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -28,8 +29,8 @@ def run(tour: Tour) -> None:
     x, weight = (torch.randn(n, ins, device=tour.device) / ins**0.25 for n in (rows, outs))
     bias = torch.randn(outs, device=tour.device)
     screen.say(
-        f"relu(x·weightᵀ + bias), with x [{rows}, {ins}] and weight [{outs}, {ins}]: fuse all of it "
-        "in one kernel, since fusing is good? This is how nearly everyone writes it first:"
+        f"relu(x·weightᵀ + bias), with x [{rows}, {ins}] and weight [{outs}, {ins}]: fuse all of "
+        "it in one kernel, since fusing is good? This is how nearly everyone writes it first:"
     )
     screen.code(_loop("linear_relu/1_naive", tour.device))
     rungs = ladder.rungs
@@ -46,7 +47,7 @@ def run(tour: Tour) -> None:
     guess = screen.guess("what percentage of the library's rate will it reach?")
 
     ways: dict[str, Callable[[], Tensor]] = {
-        rung.name: lambda rung=rung: rung.run(x, weight, bias) for rung in rungs
+        rung.name: functools.partial(rung.run, x, weight, bias) for rung in rungs
     }
     library = "library's GEMM"
     taken = tour.time({library: lambda: F.linear(x, weight, bias), **ways}, "products")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console
@@ -41,14 +41,22 @@ class Screen:
         """How something was measured: for those who want to know."""
         self.console.print(text + "\n", style="dim")
 
+    def items(self, items: Iterable[Sequence[str]]) -> None:
+        """Numbered, each of one or more lines."""
+        for number, lines in enumerate(items, 1):
+            head = f"{number}  "
+            for line in lines:
+                for part in textwrap.wrap(line, self.width - 3):
+                    self.console.print(head + part)
+                    head = "   "
+        self.console.print()
+
     def table(self, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """The first column is what a row is about; the others are numbers."""
         if self.width < _NARROW:
             self._one_under_the_other(titles, rows)
             return
-        table = Table(
-            header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-        )
+        table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
         for i, title in enumerate(titles):
             table.add_column(title, justify="right" if i else "left", no_wrap=i > 0)
         for row in rows:
@@ -84,8 +92,8 @@ class Screen:
         for line, meaning in lines:
             for part in _wrapped(line, self.width - 2):
                 self.console.print(f"  {part}", style="cyan", no_wrap=True)
-            for part in textwrap.wrap(meaning, self.width - 6):
-                self.console.print(f"      {part}", style="dim")
+            for part in textwrap.wrap(meaning, self.width - 4):
+                self.console.print(f"  │ {part}", style="dim")
         self.console.print()
 
     def working(self, what: str | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,7 @@ class Tour:
         if self.figures is not None:
             self.figures.append(figure())
 
-    def time(self, ways: dict[str, Callable[[], Any]], what: str) -> dict[str, Timing]:
+    def time(self, ways: Mapping[str, Callable[[], Any]], what: str) -> dict[str, Timing]:
         """Each way, taking turns, from a cold cache."""
         self.screen.working(f"measuring {what}")
         contenders = {name: functools.partial(_ignore, way) for name, way in ways.items()}

@@ -30,8 +30,9 @@ class Case:
 
 def run(tour: Tour) -> None:
     tour.screen.say(
-        "Three places where fusing cannot help much. First the ceiling: time the whole, and the "
-        "whole without what fusing could remove; nothing beats the quotient. Then the fused one."
+        "Three places to think twice. First the ceiling: time the whole, and the whole without "
+        "what fusing could remove; fusing that part cannot gain more than the quotient. Then the "
+        "fused one."
     )
     cases = _cases(tour)
     tour.screen.guess("which of these gains a tenth or more? " + _listed(cases))
@@ -62,7 +63,7 @@ def _cases(tour: Tour) -> list[Case]:
     small = torch.randn(1 << 10, device=device)
     return [
         Case(
-            "relu after a large product",
+            f"relu after a {side} × {side} product",
             lambda: F.relu(F.linear(a, w, b)),
             lambda: F.linear(a, w, b),
             lambda: OPS["linear_relu"].fused(a, w, b),

@@ -14,9 +14,18 @@ if TYPE_CHECKING:
 _SAME = 0.1  # two times that differ by less are said to be about the same
 
 
-def passes(number: int) -> str:
-    """1 pass, 2 passes"""
-    return "1 pass" if number == 1 else f"{number} passes"
+def kernels(number: int) -> str:
+    """1 kernel, 2 kernels"""
+    return "1 kernel" if number == 1 else f"{number} kernels"
+
+
+def busy(load: float, processors: int) -> str:
+    """A warning about a machine that others use."""
+    return (
+        f"Careful: other programs are running, a load of {load:.1f} on {processors} processors. "
+        "Times below will be longer and less steady than on a quiet machine, and more so on all "
+        "processors at once."
+    )
 
 
 def times(ratio: float) -> str:
@@ -41,7 +50,7 @@ def hierarchy(probes: Probes) -> str:
     """What the way to memory costs."""
     nearest, memory = probes.levels[0], probes.memory
     ratio = nearest.bandwidth / memory.bandwidth
-    text = f"From {nearest.name} data comes {times(ratio)} as fast as from memory"
+    text = f"Data comes from {nearest.name} {times(ratio)} as fast as from memory"
     text += ". " if ratio >= 1.5 else ": here that is hardly a difference. "
     if memory.latency is None:
         return text
@@ -288,7 +297,7 @@ def rounding(apart: float, fused: float, really_fused: bool) -> str:
 
 def worth(name: str, most: float, gain: float, fused: bool) -> str:
     """Whether fusing was worth it."""
-    text = f"{name[0].upper()}{name[1:]}: "
+    text = f"{name}: "
     if most < 1.1:
         text += f"the ceiling is {most:.2f}×, so hardly worth anyone's time"
     else:

@@ -1,5 +1,6 @@
-// What this GPU can do at best, each loop of one kind only. Results go out through `sink` under a
-// condition that never holds, so that the compiler cannot leave the work away.
+// What this GPU can do at best, each loop of one kind only. Results go out
+// through `sink` under a condition that never holds, so that the compiler
+// cannot leave the work away.
 #include "math.h"
 
 using mf::i64;
@@ -7,11 +8,13 @@ using mf::i64;
 constexpr int kChains = 8;
 constexpr int kThreads = 256;
 
-// Registers: each thread does rounds * kChains multiply-adds that touch no memory at all.
+// Registers: each thread does rounds * kChains multiply-adds that touch no
+// memory at all.
 extern "C" __global__ void arithmetic(float* sink, i64 rounds) {
   float chains[kChains];
 #pragma unroll
-  for (int chain = 0; chain < kChains; ++chain) chains[chain] = threadIdx.x + chain;
+  for (int chain = 0; chain < kChains; ++chain)
+    chains[chain] = threadIdx.x + chain;
   for (i64 round = 0; round < rounds; ++round) {
 #pragma unroll
     for (int chain = 0; chain < kChains; ++chain)
@@ -45,15 +48,18 @@ extern "C" __global__ void shared_memory(float* sink, i64 rounds) {
   if (sum.x + sum.y + sum.z + sum.w == -1.0f) sink[0] = sum.x;
 }
 
-// L2 or HBM, by how much there is: all threads read n floats, so many times.
-extern "C" __global__ void bandwidth(const float* x, float* sink, i64 n, i64 times) {
+// L2 or HBM, by how much there is: all threads read n floats, so many
+// times.
+extern "C" __global__ void bandwidth(const float* x, float* sink, i64 n,
+                                     i64 times) {
   const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x;
   const i64 threads = i64(gridDim.x) * blockDim.x;
   float4 sum = make_float4(0, 0, 0, 0);
   for (i64 time = 0; time < times; ++time) {
 #pragma unroll 4
     for (i64 i = thread; i < n / 4; i += threads) {
-      const float4 v = __ldcg(reinterpret_cast<const float4*>(x) + i);  // past L1
+      const float4 v =
+          __ldcg(reinterpret_cast<const float4*>(x) + i);  // past L1
       sum.x += v.x;
       sum.y += v.y;
       sum.z += v.z;
@@ -63,17 +69,21 @@ extern "C" __global__ void bandwidth(const float* x, float* sink, i64 n, i64 tim
   if (sum.x + sum.y + sum.z + sum.w == -1.0f) sink[0] = sum.x;
 }
 
-// Latency: each place says where the next is, one in every 128 bytes, so a load cannot begin before
-// the last one has arrived. One thread walks.
-extern "C" __global__ void chase(const float* memory, float* sink, i64 steps) {
+// Latency: each place says where the next is, one in every 128 bytes, so a
+// load cannot begin before the last one has arrived. One thread walks.
+extern "C" __global__ void chase(const float* memory, float* sink,
+                                 i64 steps) {
   const char* begin = reinterpret_cast<const char*>(memory);
   i64 at = 0;
-  for (i64 i = 0; i < steps; ++i) at = __ldcg(reinterpret_cast<const i64*>(begin + at));
+  for (i64 i = 0; i < steps; ++i)
+    at = __ldcg(reinterpret_cast<const i64*>(begin + at));
   if (at == -1) sink[0] = float(at);
 }
 
-// The budget: a copy that does so many multiply-adds with each float on its way.
-extern "C" __global__ void work(const float* x, float* out, i64 n, i64 times) {
+// The budget: a copy that does so many multiply-adds with each float on its
+// way.
+extern "C" __global__ void work(const float* x, float* out, i64 n,
+                                i64 times) {
   const i64 thread = i64(blockIdx.x) * blockDim.x + threadIdx.x;
   const i64 threads = i64(gridDim.x) * blockDim.x;
   for (i64 i = thread; i < n / 4; i += threads) {

@@ -1,5 +1,6 @@
-// gelu, then scale. Each load and each store moves 16 bytes, so a quarter of the instructions keeps
-// the same bytes in flight. The last one to three floats go one by one.
+// gelu, then scale. Each load and each store moves 16 bytes, so a quarter
+// of the instructions keeps the same bytes in flight. The last one to three
+// floats go one by one.
 #include "gelu_scale.h"
 
 extern "C" __global__ void gelu(const float* x, float* y, long long n) {
@@ -17,7 +18,8 @@ extern "C" __global__ void gelu(const float* x, float* y, long long n) {
   if (rest < n) y[rest] = mf::GeluTanh::value(x[rest]);
 }
 
-extern "C" __global__ void scale(const float* y, float* out, float factor, long long n) {
+extern "C" __global__ void scale(const float* y, float* out, float factor,
+                                 long long n) {
   const long long thread = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   const long long threads = (long long)gridDim.x * blockDim.x;
   for (long long i = thread; i < n / 4; i += threads) {

@@ -3,7 +3,8 @@
 
 using Functor = mf::GeluScale<float, mf::GeluTanh>;
 
-extern "C" __global__ void gelu_scale(const float* x, float* out, float factor, long long n) {
+extern "C" __global__ void gelu_scale(const float* x, float* out,
+                                      float factor, long long n) {
   const Functor functor(&factor);
   const long long thread = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   const long long threads = (long long)gridDim.x * blockDim.x;

@@ -1,9 +1,12 @@
-// One thread a row, three passes over it. The 32 threads of a warp read 32 rows at once, each
-// `cols` floats from the next: of every 32 bytes that arrive, a load uses 4.
+// One thread a row, three passes over it. The 32 threads of a warp read 32
+// rows at once, each `cols` floats from the next: of every 32 bytes that
+// arrive, a load uses 4.
 #include "layer_norm.h"
 
-extern "C" __global__ void layer_norm(const float* x, const float* weight, const float* bias,
-                                      float* out, float eps, long long rows, long long cols) {
+extern "C" __global__ void layer_norm(const float* x, const float* weight,
+                                      const float* bias, float* out,
+                                      float eps, long long rows,
+                                      long long cols) {
   const long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= rows) return;
   const float* in = x + row * cols;
@@ -17,5 +20,6 @@ extern "C" __global__ void layer_norm(const float* x, const float* weight, const
   }
   const float scale = mf::inverse_sqrt(squares / cols + eps);
   for (long long c = 0; c < cols; ++c)
-    out[row * cols + c] = mf::fma((in[c] - mean) * scale, weight[c], bias[c]);
+    out[row * cols + c] =
+        mf::fma((in[c] - mean) * scale, weight[c], bias[c]);
 }

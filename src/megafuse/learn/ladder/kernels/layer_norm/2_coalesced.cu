@@ -1,5 +1,5 @@
-// One block a row, three passes over it. Neighbouring threads read neighbouring floats, and add
-// up their sums in shared memory.
+// One block a row, three passes over it. Neighbouring threads read
+// neighbouring floats, and add up their sums in shared memory.
 #include "layer_norm.h"
 
 constexpr int kThreads = 256;
@@ -18,8 +18,10 @@ __device__ float block_sum(float mine) {
   return sum;
 }
 
-extern "C" __global__ void layer_norm(const float* x, const float* weight, const float* bias,
-                                      float* out, float eps, long long rows, long long cols) {
+extern "C" __global__ void layer_norm(const float* x, const float* weight,
+                                      const float* bias, float* out,
+                                      float eps, long long rows,
+                                      long long cols) {
   const float* in = x + blockIdx.x * cols;
   float sum = 0;
   for (long long c = threadIdx.x; c < cols; c += kThreads) sum += in[c];
@@ -31,5 +33,6 @@ extern "C" __global__ void layer_norm(const float* x, const float* weight, const
   }
   const float scale = mf::inverse_sqrt(block_sum(squares) / cols + eps);
   for (long long c = threadIdx.x; c < cols; c += kThreads)
-    out[blockIdx.x * cols + c] = mf::fma((in[c] - mean) * scale, weight[c], bias[c]);
+    out[blockIdx.x * cols + c] =
+        mf::fma((in[c] - mean) * scale, weight[c], bias[c]);
 }

@@ -1,5 +1,6 @@
-// One block a row, read once: each thread keeps its floats in registers for all three passes.
-// kKept registers a thread are rows of at most kThreads * kKept floats.
+// One block a row, read once: each thread keeps its floats in registers for
+// all three passes. kKept registers a thread are rows of at most kThreads *
+// kKept floats.
 #include "layer_norm.h"
 
 constexpr int kThreads = 256;
@@ -19,9 +20,12 @@ __device__ float block_sum(float mine) {
   return sum;
 }
 
-extern "C" __global__ void layer_norm(const float* x, const float* weight, const float* bias,
-                                      float* out, float eps, long long rows, long long cols) {
-  float kept[kKept];  // the loops below are unrolled, so this is registers, not memory
+extern "C" __global__ void layer_norm(const float* x, const float* weight,
+                                      const float* bias, float* out,
+                                      float eps, long long rows,
+                                      long long cols) {
+  float kept[kKept];  // the loops below are unrolled, so this is registers,
+                      // not memory
   float sum = 0;
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
@@ -33,12 +37,14 @@ extern "C" __global__ void layer_norm(const float* x, const float* weight, const
   float squares = 0;
 #pragma unroll
   for (int k = 0; k < kKept; ++k)
-    if (threadIdx.x + k * kThreads < cols) squares += (kept[k] - mean) * (kept[k] - mean);
+    if (threadIdx.x + k * kThreads < cols)
+      squares += (kept[k] - mean) * (kept[k] - mean);
   const float scale = mf::inverse_sqrt(block_sum(squares) / cols + eps);
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const long long c = threadIdx.x + k * kThreads;
     if (c < cols)
-      out[blockIdx.x * cols + c] = mf::fma((kept[k] - mean) * scale, weight[c], bias[c]);
+      out[blockIdx.x * cols + c] =
+          mf::fma((kept[k] - mean) * scale, weight[c], bias[c]);
   }
 }

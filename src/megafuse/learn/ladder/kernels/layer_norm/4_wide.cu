@@ -1,24 +1,30 @@
-// One block a row, read once, 16 bytes with each load. Threads of a warp add up their sums by
-// shuffles, from register to register; only the sums of whole warps meet in shared memory.
+// One block a row, read once, 16 bytes with each load. Threads of a warp
+// add up their sums by shuffles, from register to register; only the sums
+// of whole warps meet in shared memory.
 #include "layer_norm.h"
 
 constexpr int kThreads = 256;
-constexpr int kKept = 4;  // times four floats a thread: rows of at most 4096
+constexpr int kKept =
+    4;  // times four floats a thread: rows of at most 4096
 
 __device__ float block_sum(float mine) {
   __shared__ float part[kThreads / 32];
-  for (int away = 16; away > 0; away /= 2) mine += __shfl_xor_sync(0xffffffffu, mine, away);
+  for (int away = 16; away > 0; away /= 2)
+    mine += __shfl_xor_sync(0xffffffffu, mine, away);
   if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = mine;
   __syncthreads();
   float sum = 0;
   for (int warp = 0; warp < kThreads / 32; ++warp) sum += part[warp];
-  __syncthreads();  // all have read them before the next sum overwrites them
+  __syncthreads();  // all have read them before the next sum overwrites
+                    // them
   return sum;
 }
 
-// Floats c to c + 3 of a row, 0 beyond its end. Only rows of 4 n floats all begin at 16 bytes.
+// Floats c to c + 3 of a row, 0 beyond its end. Only rows of 4 n floats all
+// begin at 16 bytes.
 __device__ float4 load(const float* row, long long c, long long cols) {
-  if (cols % 4 == 0 && c < cols) return *reinterpret_cast<const float4*>(row + c);
+  if (cols % 4 == 0 && c < cols)
+    return *reinterpret_cast<const float4*>(row + c);
   float4 v;
   v.x = c < cols ? row[c] : 0;
   v.y = c + 1 < cols ? row[c + 1] : 0;
@@ -42,13 +48,16 @@ __device__ float squared(float x, float mean, bool inside) {
   return inside ? (x - mean) * (x - mean) : 0;
 }
 
-extern "C" __global__ void layer_norm(const float* x, const float* weight, const float* bias,
-                                      float* out, float eps, long long rows, long long cols) {
+extern "C" __global__ void layer_norm(const float* x, const float* weight,
+                                      const float* bias, float* out,
+                                      float eps, long long rows,
+                                      long long cols) {
   float4 kept[kKept];
   float sum = 0;
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
-    kept[k] = load(x + blockIdx.x * cols, (threadIdx.x + k * kThreads) * 4, cols);
+    kept[k] =
+        load(x + blockIdx.x * cols, (threadIdx.x + k * kThreads) * 4, cols);
     sum += (kept[k].x + kept[k].y) + (kept[k].z + kept[k].w);
   }
   const float mean = block_sum(sum) / cols;
@@ -56,8 +65,10 @@ extern "C" __global__ void layer_norm(const float* x, const float* weight, const
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const long long c = (threadIdx.x + k * kThreads) * 4;
-    squares += squared(kept[k].x, mean, c < cols) + squared(kept[k].y, mean, c + 1 < cols);
-    squares += squared(kept[k].z, mean, c + 2 < cols) + squared(kept[k].w, mean, c + 3 < cols);
+    squares += squared(kept[k].x, mean, c < cols) +
+               squared(kept[k].y, mean, c + 1 < cols);
+    squares += squared(kept[k].z, mean, c + 2 < cols) +
+               squared(kept[k].w, mean, c + 3 < cols);
   }
   const float scale = mf::inverse_sqrt(block_sum(squares) / cols + eps);
 #pragma unroll
