@@ -27,6 +27,7 @@ from megafuse.runtime import build, cpp
 _FILE = "probes"
 _ROUNDS = {"cpu": 1 << 20, "cuda": 1 << 13}
 _CHAINS = 8  # of arithmetic() in probes.cu
+_LEAST_BUDGET = 0.1  # seconds; with less there is no time for ten rounds
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,9 @@ def measure(device: str, quick: bool = False) -> Probes:
 
 
 def _time(call: Callable[[], object], device: str, clock: Clock, budget: float) -> Timing:
-    return compare({"": lambda _: call()}, device=device, clock=clock, budget=budget)[""]
+    rounds = 3 if budget < _LEAST_BUDGET else 10
+    ways = {"": lambda _: call()}
+    return compare(ways, device=device, clock=clock, budget=budget, rounds=rounds)[""]
 
 
 def _copy(device: str, floats: int, budget: float) -> float:

@@ -56,7 +56,8 @@ class Screen:
         if self.width < _NARROW:
             self._one_under_the_other(titles, rows)
             return
-        table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.pad_edge = False
         for i, title in enumerate(titles):
             table.add_column(title, justify="right" if i else "left", no_wrap=i > 0)
         for row in rows:

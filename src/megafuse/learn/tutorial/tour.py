@@ -75,7 +75,7 @@ class Tour:
         contenders = {name: functools.partial(_ignore, way) for name, way in ways.items()}
         with torch.no_grad():
             taken = compare(
-                contenders, device=self.device, budget=self.budget, rounds=5 if self.quick else 10
+                contenders, device=self.device, budget=self.budget, rounds=3 if self.quick else 10
             )
         self.screen.working(None)
         return taken

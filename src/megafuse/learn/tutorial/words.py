@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from megafuse.bench import Ratio, speedup
 from megafuse.learn.explain import megabytes, seconds
 
 if TYPE_CHECKING:
@@ -19,12 +20,12 @@ def kernels(number: int) -> str:
     return "1 kernel" if number == 1 else f"{number} kernels"
 
 
-def busy(load: float, processors: int) -> str:
+def busy(load: float, processors: int, threads: int) -> str:
     """A warning about a machine that others use."""
     return (
-        f"Careful: other programs are running, a load of {load:.1f} on {processors} processors. "
-        "Times below will be longer and less steady than on a quiet machine, and more so on all "
-        "processors at once."
+        f"Other programs are running: a load of {load:.1f} on {processors} processors. A thread "
+        "that has to wait for a processor would be measured instead of memory, so this run uses "
+        f"{threads} thread{'s' * (threads > 1)}. Try it again on a quiet machine."
     )
 
 
@@ -107,7 +108,7 @@ def work(added: list[int], taken: list[float], free: float) -> str:
         f"Up to {before} operations a float the time is within half of the copy's; at {grown} it "
         f"is {times(taken[added.index(grown)] / base)} it. "
     )
-    if before <= free <= 2 * grown:
+    if before / 2 <= free <= 2 * grown:
         return text + f"The budget said {free:,.0f}: counting was enough to know."
     return text + (
         f"The budget said {free:,.0f}. It counts a processor that never waits; this loop reaches "
@@ -126,28 +127,34 @@ def steps(climbed: Climb) -> list[str]:
 
 def _step(below: Climbed, above: Climbed) -> str:
     saved = below.ledger.bytes_moved / above.ledger.bytes_moved
-    gain = below.seconds / above.seconds
+    gain = speedup(below.timing, above.timing)
     if saved > 1.05:
         moved = f"{megabytes(above.ledger.bytes_moved)} instead of "
         text = f"{above.rung.name}: {moved}{megabytes(below.ledger.bytes_moved)}, "
     else:
         text = f"{above.rung.name}: the same bytes, "
-    if gain >= 1 + _SAME:
-        text += f"{times(gain)} as fast as {below.rung.name}."
-    elif gain > 1 / (1 + _SAME):
+    if gain.low > 1 and gain.median >= 1 + _SAME:
+        return text + f"{times(gain.median)} as fast as {below.rung.name}." + _why(saved, gain)
+    if gain.high < 1 and gain.median <= 1 / (1 + _SAME):
+        text += f"and {times(1 / gain.median)} as long as {below.rung.name}."
+        return text + (" What it saves costs more than it brings here." if saved > 1.05 else "")
+    if 1 / (1 + _SAME) < gain.median < 1 + _SAME:
         text += f"about as fast as {below.rung.name}."
-    else:
-        text += f"and {times(1 / gain)} as long as {below.rung.name}."
-    return text + _why(saved, gain)
+        waited = " Memory was not what that one waited for, or a cache served it already."
+        return text + (waited if saved > 1.05 else "")
+    return text + f"and {unclear(gain)} to {below.rung.name}."
 
 
-def _why(saved: float, gain: float) -> str:
-    if saved <= 1.05 and gain >= 1.5:
+def unclear(gain: Ratio) -> str:
+    """Rounds that contradict each other."""
+    return f"no clear difference ({gain.low:.2f}× to {gain.high:.2f}×, round by round)"
+
+
+def _why(saved: float, gain: Ratio) -> str:
+    if saved <= 1.05 and gain.median >= 1.5:
         return " Not how much is moved, but how."
-    if saved > 1.05 and gain >= 0.8 * saved:
+    if saved > 1.05 and gain.low <= saved <= gain.high:
         return " The bytes that it saves are the time that it saves."
-    if saved > 1.05 and gain < 1 + _SAME:
-        return " Memory was not what the one below waited for, or a cache had served it already."
     return ""
 
 
@@ -169,8 +176,9 @@ def predictions(climbed: Climb) -> str:
     if below:
         best = min(below, key=lambda c: c.seconds / c.predicted)
         parts.append(
-            f"{best.rung.name} needs {best.seconds / best.predicted:.0%} of its prediction: a "
-            "cache kept part of what it asks for more than once."
+            f"{best.rung.name} needs {best.seconds / best.predicted:.0%} of its prediction, less "
+            "than a copy would: a cache kept part of what it asks for more than once, or something "
+            "disturbed the copy."
         )
     return " ".join(parts)
 
@@ -212,8 +220,8 @@ def mistake(share: float, repaired: float, shipped: float) -> str:
     text += f", {repaired:.1%} of the library. "
     if repaired < 0.7:
         text += (
-            "What is missing still are register tiles, loads ahead of their use and the matrix "
-            "units: years of work that the library holds already. "
+            "What is still missing (larger tiles, loads ahead of their use, the best instructions) "
+            "is years of work that the library holds already. "
         )
     text += f"megafuse.linear_relu calls it, and reaches {shipped:.0%}"
     if shipped >= 0.9:
@@ -286,7 +294,7 @@ def rounding(apart: float, fused: float, really_fused: bool) -> str:
     if not really_fused:
         return text + ", the same, because it runs as two operations here."
     if fused < 0.95 * apart:
-        return text + f": fusing made it {times(apart / fused)} as accurate, and faster."
+        return text + f": fusing made it {times(apart / fused)} as accurate."
     if fused <= 1.05 * apart:
         return text + ": about the same here."
     return text + ": worse here, which it should not be. Please report that."
@@ -295,33 +303,34 @@ def rounding(apart: float, fused: float, really_fused: bool) -> str:
 # ---- step 8
 
 
-def worth(name: str, most: float, gain: float, fused: bool) -> str:
+def worth(name: str, most: float, gain: Ratio, fused: bool) -> str:
     """Whether fusing was worth it."""
-    text = f"{name}: "
-    if most < 1.1:
-        text += f"the ceiling is {most:.2f}×, so hardly worth anyone's time"
-    else:
-        text += f"the ceiling is {most:.2f}×, so there was something to gain"
+    text = f"{name}: the ceiling is {most:.2f}×, so "
+    text += "hardly worth anyone's time" if most < 1 + _SAME else "there was something to gain"
     if not fused:
         return text + "."
-    if gain > most * (1 + _SAME):
-        return text + f". It gained {gain:.2f}×, more than that: the product itself was faster too."
-    if gain >= 1 + _SAME:
-        return text + f". It gained {gain:.2f}×."
-    if gain > 1 / (1 + _SAME):
-        return text + f", and it gained about nothing ({gain:.2f}×)."
-    return text + f", and it lost: {gain:.2f}×. Not everything that can be fused should be."
+    if gain.low > 1 and gain.median > most * (1 + _SAME):
+        return text + (
+            f". It gained {gain.median:.2f}×, more than that: the part that stays was faster too."
+        )
+    if gain.low > 1:
+        return text + f". It gained {gain.median:.2f}×."
+    if gain.high < 1:
+        return text + f", and it lost: {gain.median:.2f}×. Not all that can be fused should be."
+    return text + f". It made {unclear(gain)}."
 
 
-def already(gain: float, fused: bool) -> str:
+def already(gain: Ratio, fused: bool) -> str:
     """One pass against one pass."""
     if not fused:
-        return "Here they are the same code."
-    if gain >= 1 + _SAME:
+        return "Here they are the same code, but for megafuse's checks of its arguments."
+    if gain.low > 1 and gain.median >= 1 + _SAME:
         return (
-            f"{times(gain)} as fast, though it moves the same bytes: not by fusing, but by how "
-            "its one pass is written."
+            f"{times(gain.median)} as fast, though it moves the same bytes: not by fusing, but by "
+            "how its one pass is written."
         )
-    if gain > 1 / (1 + _SAME):
+    if gain.high < 1 and gain.median <= 1 / (1 + _SAME):
+        return f"Here PyTorch's is {times(1 / gain.median)} as fast: keep it."
+    if 1 / (1 + _SAME) < gain.median < 1 + _SAME:
         return "About the same, as the bytes say."
-    return f"Here PyTorch's is {times(1 / gain)} as fast: keep it."
+    return f"That is {unclear(gain)}."
