@@ -141,7 +141,7 @@ long long on_cpu(void (*kernel)(A...), void** words) {
 }
 
 template <class... A>
-void as_cuda(void (*kernel)(A...), void** words, const unsigned* shape, bool together) {
+long long as_cuda(void (*kernel)(A...), void** words, const unsigned* shape, bool together) {
   const unsigned across = shape[2], down = shape[3];
   auto thread = [&](Three block, unsigned x, unsigned y) {
     blockIdx = block;
@@ -166,4 +166,5 @@ void as_cuda(void (*kernel)(A...), void** words, const unsigned* shape, bool tog
       for (auto& each : running) each.join();
     }
   }
+  return 0;
 }

@@ -7,6 +7,7 @@ with every access to memory checked and counted (checked_memory.h).
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import math
 import re
@@ -93,7 +94,9 @@ def test_right(ladder, rung, shape, device):
 def test_nan_and_inf_come_out_where_pytorch_puts_them(ladder, rung, device):
     args = arguments(ladder, (9, 37, 37)[: len(SHAPES[ladder.name][-1])], device)
     x = args[0].view(-1)
-    x[3], x[40], x[80], x[121] = torch.tensor([float("nan"), float("inf"), float("-inf"), 1e30])
+    x[3], x[40], x[80] = torch.tensor([float("nan"), float("inf"), float("-inf")])
+    if ladder.name == "gelu_scale":
+        x[121], x[122] = torch.tensor([1e30, -1e30])  # their cubes overflow
     expected, result = ladder.op.reference(*args), rung.run(*args)
     assert torch.equal(result.isnan(), expected.isnan())
     assert torch.equal(result.isposinf(), expected.isposinf())
@@ -129,6 +132,7 @@ def test_the_last_rung_is_the_shipped_op():
         assert last.file is None
 
 
+@needs_compiler
 def test_ledger_of_the_shipped_op_is_its_cost():
     x = torch.randn(100, 100)
     shipped, fused = LADDERS["gelu_scale"].rungs[-1], LADDERS["gelu_scale"].rungs[-2]
@@ -201,42 +205,50 @@ class Buffer(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory):
-    """A function (file, device) -> library of that source over checked memory."""
+    """A function (device) -> library of all its sources over checked memory."""
     folder = tmp_path_factory.mktemp("checked")
-    made: dict[tuple[str, str], ctypes.CDLL] = {}
 
-    def build(file: str, device: str) -> ctypes.CDLL:
-        if (file, device) not in made:
-            out = folder / f"{file.replace('/', '_')}_{device}.so"
-            flags = ["-std=c++20", "-O1", "-pthread", "-w"]
-            cpp.compile_shared(over_checked_memory(file, device), out, flags=flags, include=INCLUDE)
-            made[file, device] = ctypes.CDLL(str(out))
-            for name in entries(launch.source(file, "cuda")):
-                made[file, device][f"run_{name}"].restype = ctypes.c_longlong
-        return made[file, device]
+    @functools.cache
+    def build(device: str) -> ctypes.CDLL:
+        out = folder / f"{device}.so"
+        flags = ["-std=c++20", "-O1", "-pthread", "-w"]
+        include = [sources.KERNELS, Path(__file__).parent]
+        cpp.compile_shared(over_checked_memory(device), out, flags=flags, include=include)
+        return ctypes.CDLL(str(out))
 
     return build
 
 
-INCLUDE = [sources.KERNELS, Path(__file__).parent]
+def over_checked_memory(device: str) -> str:
+    """Every rung's source in a namespace of its own, below one list of includes."""
+    texts = {file: launch.source(file, device) for file in BY_FILE}
+    includes = sorted({line for text in texts.values() for line in INCLUDES.findall(text)})
+    parts = [over_checked_memory_alone(file, text, device) for file, text in texts.items()]
+    return "\n".join(['#include "checked_memory.h"', *includes, *parts])
 
 
-def over_checked_memory(file: str, device: str) -> str:
-    text = launch.source(file, device)
+INCLUDES = re.compile("^#include .*$", re.M)
+
+
+def over_checked_memory_alone(file: str, text: str, device: str) -> str:
     waits = "true" if re.search("__syncthreads|__shfl", text) else "false"
-    names = entries(launch.source(file, "cuda"))
+    text = INCLUDES.sub("", text).replace('extern "C" ', "")
     text = re.sub(r"reinterpret_cast<((const )?float4)\*>", r"counted_cast<\1>", text)
     text = re.sub(r"(const )?float\*( __restrict)?", r"Counted<\1float>", text)
     runs = [
-        f'extern "C" long long run_{name}(void** words, const unsigned* grid) {{\n'
+        f'extern "C" long long {name_of(file, entry)}(void** words, const unsigned* grid) {{\n'
         + (
-            f"  as_cuda({name}, words, grid, {waits});\n  return 0;\n}}\n"
+            f"  return as_cuda({entry}, words, grid, {waits});\n}}\n"
             if device == "cuda"
-            else f"  return on_cpu({name}, words);\n}}\n"
+            else f"  return on_cpu({entry}, words);\n}}\n"
         )
-        for name in names
+        for entry in entries(launch.source(file, "cuda"))
     ]
-    return '#include "checked_memory.h"\n' + text + "".join(runs)
+    return f"namespace {name_of(file, 'source')} {{\n{text}{''.join(runs)}}}\n"
+
+
+def name_of(file: str, entry: str) -> str:
+    return f"rung_{file.replace('/', '_')}_{entry}"
 
 
 class Counts:
@@ -265,8 +277,9 @@ def run_checked(build, device: str, monkeypatch) -> Counts:
             parts = (ctypes.c_longlong(0), ctypes.c_longlong(1))
             words += [ctypes.cast(ctypes.pointer(p), ctypes.c_void_p) for p in parts]
         shape = (ctypes.c_uint * 4)(*grid.blocks, *grid.threads)
-        library = build(file, device)
-        counts.fetched += library[f"run_{entry}"]((ctypes.c_void_p * len(words))(*words), shape)
+        function = build(device)[name_of(file, entry)]
+        function.restype = ctypes.c_longlong
+        counts.fetched += function((ctypes.c_void_p * len(words))(*words), shape)
 
     monkeypatch.setattr(launch, "_launch_cpu", instead)
     if device == "cuda":

@@ -21,7 +21,6 @@ from megafuse.bench import timing
 from megafuse.bench.timing import Clock, Timing, compare
 from megafuse.learn.ladder import launch
 from megafuse.learn.ladder.launch import Grid, read, write
-from megafuse.registry import activate
 from megafuse.runtime import build, cpp
 
 _FILE = "probes"
@@ -62,9 +61,7 @@ class Probes:
 
 def can_compile(device: str) -> bool:
     """Whether the probes, and the rungs of the ladder, can be built for this device."""
-    if device == "cuda":
-        return activate() and build.available("cuda")
-    return cpp.find() is not None
+    return build.available("cuda") if device == "cuda" else cpp.find() is not None
 
 
 def measure(device: str, quick: bool = False) -> Probes:

@@ -10,8 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from megafuse.learn.ladder import launch
-from megafuse.learn.ledger import Ledger
+from megafuse.learn.ledger import Ledger, count
 from megafuse.ops import OPS, Op
+from megafuse.registry import activate
+from megafuse.runtime import build
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,11 @@ class Shipped(Rung):
     op: Op
 
     def ledger(self, *arguments: Any) -> Ledger:
-        """The least bytes that the op must move, by its own declaration."""
+        """The least bytes that the op must move, by its own declaration; where it runs unfused,
+        those of its reference, counted as it runs."""
+        device = next(a.device.type for a in arguments if isinstance(a, Tensor))
+        if not (activate() and build.available(device)):
+            return count(lambda: self.run(*arguments))
         call = inspect.signature(self.op.reference).bind(*arguments)
         call.apply_defaults()
         return Ledger((self.op.name,), self.op.cost(*call.args).bytes_moved)

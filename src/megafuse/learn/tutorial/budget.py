@@ -36,7 +36,7 @@ def run(tour: Tour) -> None:
         "Now see it happen: a copy, with more and more multiply-adds done to each float on its "
         "way. If the budget is right, the first ones cost nothing."
     )
-    screen.guess("how many operations a float until the copy takes half as long again?")
+    guess = screen.guess("how many operations a float until the copy takes half as long again?")
     added, taken = measured(tour)
     screen.table(
         ("operations a float", "time, at best", "of the copy"),
@@ -46,6 +46,7 @@ def run(tour: Tour) -> None:
         ],
     )
     screen.say(words.work(added, taken, tour.probes.operations_per_float))
+    screen.recall(guess)
     tour.draw(lambda: draw.budget(added, taken, tour.floats, tour.machine))
 
 

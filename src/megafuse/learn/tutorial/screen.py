@@ -113,6 +113,11 @@ class Screen:
             return float(self._answer("your guess, or Enter: ").rstrip("x×% ").replace(",", "."))
         return None
 
+    def recall(self, guess: float | None) -> None:
+        """What the reader guessed, beside what was measured."""
+        if guess is not None:
+            self.say(f"You said {guess:g}.")
+
     def pause(self) -> None:
         """Before the next step; q stops here."""
         if self._asks and self._answer("Enter for the next step, q to stop: ").lower() == "q":

@@ -33,12 +33,13 @@ def _bits(tour: Tour) -> None:
     differ = float((ours != theirs).double().mean())
     errors = [float((each - exact).abs().max()) for each in (theirs, ours)]
     tour.screen.say("Is megafuse.gelu_scale equal to F.gelu(x) * scale, bit for bit?")
-    tour.screen.guess("in how many of 100 floats do they differ?")
+    guess = tour.screen.guess("in how many of 100 floats do they differ?")
     tour.screen.table(
         ("gelu(x)·scale", "largest error\nagainst float64"),
         [("PyTorch, two operations", f"{errors[0]:.1e}"), (_ours(tour), f"{errors[1]:.1e}")],
     )
     tour.screen.say(words.bits(differ, errors[0], errors[1], tour.fuses))
+    tour.screen.recall(guess)
 
 
 def _ours(tour: Tour) -> str:

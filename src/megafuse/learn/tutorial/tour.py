@@ -14,6 +14,7 @@ from megafuse.bench.timing import Timing, compare
 from megafuse.learn import probes
 from megafuse.learn.tutorial.screen import Screen
 from megafuse.registry import activate
+from megafuse.runtime import build
 
 if TYPE_CHECKING:
     from megafuse.learn.figures import Figure
@@ -36,7 +37,7 @@ class Tour:
     @functools.cached_property
     def fuses(self) -> bool:
         """Whether megafuse's ops run fused here, or as their PyTorch reference."""
-        return activate() and self.compiles
+        return activate() and build.available(self.device)
 
     @functools.cached_property
     def probes(self) -> probes.Probes:

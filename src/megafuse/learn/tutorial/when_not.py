@@ -36,7 +36,7 @@ def run(tour: Tour) -> None:
         "fused one."
     )
     cases = _cases(tour)
-    tour.screen.guess("which of these gains a tenth or more? " + _listed(cases))
+    guess = tour.screen.guess("which of these gains most? " + _listed(cases))
     rows, said = [], []
     for case in cases:
         taken = tour.time({"whole": case.whole, "rest": case.rest, "fused": case.fused}, case.name)
@@ -62,6 +62,7 @@ def run(tour: Tour) -> None:
     for sentence in said:
         tour.screen.say(sentence)
     _already(tour)
+    tour.screen.recall(guess)
     tour.screen.say(
         "So before fusing anything, ask: is it bound by memory (step 2)? Is it more than one pass "
         "(count them)? Is it a share of the whole that matters? Three times yes, and the ladder "
@@ -82,7 +83,7 @@ def _cases(tour: Tour) -> list[Case]:
             lambda: OPS["linear_relu"].fused(a, w, b),
         ),
         Case(
-            f"gelu·scale of {amount(small.numel())} floats beside it",
+            f"gelu·scale of {amount(small.numel())} beside it",
             lambda: _beside(F.linear(a, w, b), F.gelu(small, approximate="tanh") * 1.7),
             lambda: F.linear(a, w, b),
             lambda: _beside(F.linear(a, w, b), OPS["gelu_scale"].fused(small, 1.7)),
