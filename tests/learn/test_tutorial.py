@@ -251,11 +251,11 @@ def test_the_classic_source_compiles(tmp_path):
 
 
 def test_what_the_classic_way_lacks(monkeypatch):
-    from torch.utils import cpp_extension
-
-    monkeypatch.setattr(classic.shutil, "which", lambda name: None)
-    monkeypatch.setattr(cpp_extension, "CUDA_HOME", None)
+    monkeypatch.setattr(classic, "nvcc", lambda: None)
     assert "no nvcc" in classic.missing()
+    monkeypatch.setattr(classic, "nvcc", lambda: "nvcc")
+    monkeypatch.setattr(classic.shutil, "which", lambda name, path=None: None)
+    assert "no ninja" in classic.missing()
 
 
 # ---- PyTorch alone

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
@@ -34,14 +36,21 @@ class Built:
     took: float
 
 
+def nvcc() -> str | None:
+    """Where load_inline will look for nvcc, in its order."""
+    for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")):
+        if home:
+            return str(Path(home, "bin", "nvcc"))
+    usual = Path("/usr/local/cuda/bin/nvcc")
+    return shutil.which("nvcc") or (str(usual) if usual.is_file() else None)
+
+
 def missing() -> str | None:
     """What load_inline needs and this machine lacks."""
-    from torch.utils import cpp_extension  # brings setuptools, which takes half a second
-
-    if shutil.which("nvcc") is None and cpp_extension.CUDA_HOME is None:
+    if nvcc() is None:
         return "there is no nvcc (it comes with the CUDA toolkit, which megafuse does not need)"
-    if not cpp_extension.is_ninja_available():
-        return "there is no ninja: pip install ninja"
+    if shutil.which("ninja") is None:
+        return "there is no ninja on PATH: pip install ninja"
     if cpp.find() is None:
         return "there is no C++ compiler"
     return None
@@ -49,7 +58,7 @@ def missing() -> str | None:
 
 def build() -> Built:
     """Compiles with nvcc, or finds in torch's own cache what it compiled before."""
-    from torch.utils import cpp_extension
+    from torch.utils import cpp_extension  # brings setuptools, which takes half a second
 
     start = time.perf_counter()
     module = cpp_extension.load_inline(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 
 import torch
@@ -157,7 +156,7 @@ def _the_classic_way(tour: Tour) -> None:
         return
     screen.say(
         f"The classic way to the same machine code is torch.utils.cpp_extension.load_inline with "
-        f"nvcc ({shutil.which('nvcc')}). It may take a minute or more, the first time …"
+        f"nvcc ({classic.nvcc()}). It may take a minute or more, the first time …"
     )
     try:
         built = classic.build()
