@@ -16,6 +16,12 @@ constexpr int kChains = 10;  // enough to hide an FMA's 4 cycles twice over,
                              // and few enough registers
 typedef float Vector __attribute__((vector_size(kBytes)));
 
+static Vector filled(float value) {
+  Vector vector;
+  for (int lane = 0; lane < kWide; ++lane) vector[lane] = value;
+  return vector;
+}
+
 static float total(const Vector (&chains)[kChains]) {
   float sum = 0;
   for (int chain = 0; chain < kChains; ++chain)
@@ -30,8 +36,8 @@ extern "C" i64 floats_per_round() { return kChains * kWide; }
 extern "C" void arithmetic(float* sink, i64 rounds, i64 part, i64 parts) {
   Vector chains[kChains];
   for (int chain = 0; chain < kChains; ++chain)
-    chains[chain] = Vector{} + 1.0f / (1 + chain);
-  const Vector factor = Vector{} + 0.999f, addend = Vector{} + 0.001f;
+    chains[chain] = filled(1.0f / (1 + chain));
+  const Vector factor = filled(0.999f), addend = filled(0.001f);
   for (i64 round = 0; round < rounds; ++round) {
     for (int chain = 0; chain < kChains; ++chain) {
       for (int lane = 0; lane < kWide; ++lane)
@@ -79,7 +85,7 @@ extern "C" void work(const float* __restrict x, float* __restrict out,
                      i64 n, i64 times, i64 part, i64 parts) {
   constexpr i64 step = kChains * kWide;
   const i64 groups = n / step, last = groups * (part + 1) / parts;
-  const Vector factor = Vector{} + 0.999f, addend = Vector{} + 0.001f;
+  const Vector factor = filled(0.999f), addend = filled(0.001f);
   for (i64 group = groups * part / parts; group < last; ++group) {
     Vector chains[kChains];
     __builtin_memcpy(chains, x + group * step, sizeof chains);
