@@ -16,11 +16,7 @@ constexpr int kChains = 10;  // enough to hide an FMA's 4 cycles twice over,
                              // and few enough registers
 typedef float Vector __attribute__((vector_size(kBytes)));
 
-static Vector filled(float value) {
-  Vector vector;
-  for (int lane = 0; lane < kWide; ++lane) vector[lane] = value;
-  return vector;
-}
+static Vector filled(float value) { return Vector{} + value; }
 
 static float total(const Vector (&chains)[kChains]) {
   float sum = 0;
