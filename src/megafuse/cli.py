@@ -19,6 +19,7 @@ examples:
   megafuse doctor            what this machine has, and what will run where
   megafuse doctor --check    the same, and exit status 1 if something is missing
   megafuse demo              separate operations against one fused kernel, timed
+  megafuse tutorial          kernel fusion in eight steps, measured here
   megafuse bench             eager, torch.compile and fused, side by side
   megafuse report a.json     a page with plots, of what `bench --json` wrote
   megafuse ops               every op, its formula and its dtypes
@@ -56,6 +57,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     from megafuse import __version__
     from megafuse.bench import command, report
     from megafuse.learn import demo
+    from megafuse.learn.tutorial import command as tutorial
 
     parser = argparse.ArgumentParser(
         prog="megafuse",
@@ -73,6 +75,10 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     shown = commands.add_parser("demo", help="separate operations against fused, on this machine")
     demo.add_arguments(shown)
     shown.set_defaults(run=demo.run)
+
+    guided = commands.add_parser("tutorial", help="kernel fusion in eight steps, measured here")
+    tutorial.add_arguments(guided)
+    guided.set_defaults(run=tutorial.run)
 
     timed = commands.add_parser("bench", help="eager, torch.compile and fused, side by side")
     command.add_arguments(timed)

@@ -1,0 +1,101 @@
+"""The reduction ladder: LayerNorm over the last of two dimensions, float32."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from megafuse.learn.ladder.launch import Access, Grid, empty, launch, read, write
+from megafuse.learn.ladder.rung import Ladder, Rung, shipped
+
+LONGEST_KEPT = 4096  # floats of a row that a block of 256 threads keeps in registers
+_THREADS = 256
+
+
+def naive(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    return _norm("layer_norm/1_naive", Grid.cover(len(x), 64), 3, x, weight, bias, eps)
+
+
+def coalesced(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    return _norm("layer_norm/2_coalesced", _block_per_row(x), 3, x, weight, bias, eps)
+
+
+def row_kept(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    _check_length(x)
+    return _norm("layer_norm/3_row_kept", _block_per_row(x), 1, x, weight, bias, eps)
+
+
+def wide(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    _check_length(x)
+    return _norm("layer_norm/4_wide", _block_per_row(x), 1, x, weight, bias, eps)
+
+
+def _norm(
+    file: str, grid: Grid, reads: int, x: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> Tensor:
+    out = empty(*x.shape, like=x)
+    rows, cols = x.shape
+    launch(
+        *(file, "layer_norm", grid),
+        *(read(x, reads), read(weight), read(bias)),
+        *(_row_statistics(x) if reads > 1 else ()),
+        *(write(out), float(eps), rows, cols),
+    )
+    return out
+
+
+def _row_statistics(x: Tensor) -> tuple[Access, ...]:
+    """Mean and scale of each row, which wait in memory where the CPU sweeps all rows three times.
+
+    A few bytes a row, used from cache: not counted. A GPU's threads keep them in registers.
+    """
+    if x.device.type == "cuda":
+        return ()
+    return tuple(Access(empty(len(x), like=x), times=0) for _ in range(2))
+
+
+def _block_per_row(x: Tensor) -> Grid:
+    return Grid((len(x), 1), (_THREADS, 1))
+
+
+def _check_length(x: Tensor) -> None:
+    if x.device.type == "cuda" and x.shape[-1] > LONGEST_KEPT:
+        raise ValueError(
+            f"this rung keeps a row in registers, at most {LONGEST_KEPT} floats, and these rows "
+            f"have {x.shape[-1]}; megafuse.layer_norm takes rows of any length"
+        )
+
+
+LADDER = Ladder(
+    "layer_norm",
+    (
+        Rung(
+            "naive",
+            "one thread a row, three passes",
+            "three sweeps, down the columns",
+            naive,
+            "layer_norm/1_naive",
+        ),
+        Rung(
+            "coalesced",
+            "one block a row, three passes",
+            "three sweeps, straight through memory",
+            coalesced,
+            "layer_norm/2_coalesced",
+        ),
+        Rung(
+            "row kept",
+            "the row stays in registers: one read",
+            "row by row: the second and third pass find it in cache",
+            row_kept,
+            "layer_norm/3_row_kept",
+        ),
+        Rung(
+            "16-byte loads",
+            "four floats with each load, sums by warp shuffles",
+            "32 sums side by side, so that SIMD can add them",
+            wide,
+            "layer_norm/4_wide",
+        ),
+        shipped("layer_norm", "the op itself: any shape, stride, dtype and length of row"),
+    ),
+)

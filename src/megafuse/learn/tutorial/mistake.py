@@ -1,0 +1,92 @@
+"""Step 6: the famous mistake, a "fused" linear and ReLU around a matrix product of one's own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from megafuse.learn.explain import seconds
+from megafuse.learn.ladder import LADDERS, launch
+from megafuse.learn.tutorial import draw, plain, words
+from megafuse.learn.tutorial.tour import Tour
+
+TITLE = "The mistake: fusing around a matrix product of one's own"
+SHAPES = {
+    ("cuda", False): (4096, 1024, 1024),
+    ("cuda", True): (512, 256, 256),
+    ("cpu", False): (256, 512, 512),
+    ("cpu", True): (64, 128, 128),
+}
+
+
+def run(tour: Tour) -> None:
+    screen, ladder = tour.screen, LADDERS["linear_relu"]
+    rows, outs, ins = SHAPES[tour.device, tour.quick]
+    x, weight = (torch.randn(n, ins, device=tour.device) / ins**0.25 for n in (rows, outs))
+    bias = torch.randn(outs, device=tour.device)
+    screen.say(
+        f"relu(x·weightᵀ + bias), with x [{rows}, {ins}] and weight [{outs}, {ins}]: fuse all of "
+        "it in one kernel, since fusing is good? This is how nearly everyone writes it first:"
+    )
+    screen.code(_loop("linear_relu/1_naive", tour.device))
+    rungs = ladder.rungs
+    if not tour.compiles:
+        screen.say(plain.WHY)
+        rungs = plain.linear_relu()
+    flops = 2 * rows * outs * ins
+    naive = rungs[0].ledger(x, weight, bias)
+    screen.say(
+        f"Count first. The product is {flops / 1e6:,.0f} M operations, and x, weight, bias and "
+        f"result together are {(x.nbytes + weight.nbytes + rows * outs * 4) / 1e6:,.1f} MB. "
+        f"But this asks for {naive.bytes_moved / 1e6:,.0f} MB: {words.intensity(flops, naive)}."
+    )
+    guess = screen.guess("what percentage of the library's rate will it reach?")
+
+    ways: dict[str, Callable[[], Tensor]] = {
+        rung.name: functools.partial(rung.run, x, weight, bias) for rung in rungs
+    }
+    library = "library's GEMM"
+    taken = tour.time({library: lambda: F.linear(x, weight, bias), **ways}, "products")
+    exact = ladder.exact(x, weight, bias)
+    best = taken[library].median
+    shares = {name: best / timing.median for name, timing in taken.items()}
+    screen.table(
+        ("", "time", "GFLOP/s", "of the\nlibrary", "largest\nerror"),
+        [
+            (
+                name,
+                seconds(timing.median),
+                f"{flops / timing.median / 1e9:,.1f}",
+                f"{shares[name]:.1%}",
+                "" if name == library else f"{float((ways[name]() - exact).abs().max()):.1e}",
+            )
+            for name, timing in taken.items()
+        ],
+    )
+    screen.note(
+        "The library's GEMM is F.linear with its bias, for this shape, in float32; the others do "
+        "ReLU as well."
+    )
+    if guess is not None:
+        screen.say(f"You said {guess:g} %, measured {shares[rungs[0].name]:.1%}.")
+    if tour.compiles:
+        screen.say(words.mistake(*(shares[rung.name] for rung in rungs)))
+    else:
+        screen.say(words.product_by_hand(shares[rungs[0].name]))
+    screen.say(
+        "How to see it in code of your own: time the library's product alone, for your shape, and "
+        "ask what share of its rate your kernel reaches. Below nine tenths, leave the product to "
+        "the library and fuse what surrounds it."
+    )
+    tour.draw(lambda: draw.shares("The mistake and its repair", shares, tour.machine))
+
+
+def _loop(file: str, device: str) -> list[str]:
+    """The source without its comment and its includes."""
+    lines = launch.source(file, device).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith('extern "C"'))
+    return lines[first:]

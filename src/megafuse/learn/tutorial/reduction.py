@@ -1,0 +1,38 @@
+"""Step 5: the reduction ladder, LayerNorm."""
+
+from __future__ import annotations
+
+import torch
+
+from megafuse.learn.ladder import LADDERS
+from megafuse.learn.tutorial import draw, plain, words
+from megafuse.learn.tutorial.climb import climb
+from megafuse.learn.tutorial.tour import Tour
+
+TITLE = "The second ladder: LayerNorm"
+COLUMNS = 1024
+EPS = 1e-5
+
+
+def run(tour: Tour) -> None:
+    ladder = LADDERS["layer_norm"]
+    x = torch.randn(tour.floats // COLUMNS, COLUMNS, device=tour.device)
+    weight, bias = (torch.randn(COLUMNS, device=tour.device) for _ in range(2))
+    tour.screen.say(
+        f"A row's mean needs the whole row, its variance needs the mean, its result needs both. "
+        f"Written as it is defined, that is three passes over x, {len(x):,} rows of {COLUMNS:,} "
+        "floats. But a row is small: who keeps it at hand reads it once."
+    )
+    if tour.compiles:
+        rungs = ladder.rungs
+    else:
+        tour.screen.say(plain.WHY)
+        rungs = plain.layer_norm()
+    arguments = (x, weight, bias, EPS)
+    climbed = climb(tour, rungs, ladder.exact(*arguments), *arguments)
+    for sentence in words.steps(climbed):
+        tour.screen.say(sentence)
+    tour.screen.say(words.predictions(climbed))
+    tour.screen.say(words.sums(climbed))
+    tour.screen.say(words.top(climbed))
+    tour.draw(lambda: draw.rungs("LayerNorm, rung by rung", climbed, tour.machine))
