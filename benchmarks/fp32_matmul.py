@@ -1,7 +1,8 @@
 """Speed and error of float32 products on a GPU: split, strict and TF32, against float64.
 
     python benchmarks/fp32_matmul.py --json benchmarks/results/fp32-nvidia-h200.json
-    python benchmarks/fp32_matmul.py --docs    writes the table of docs/fp32.md from that file
+    python benchmarks/fp32_matmul.py --docs    writes the tables of docs/fp32.md: of that file, if
+                                               it is there, and of the suite `transformer`
 
 Errors are those of linear_relu before its relu matters: over all results, relative to their root
 mean square. Each size is drawn three times; the worst of the three counts.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,15 @@ from torch import Tensor
 
 import megafuse as mf
 from megafuse.bench import machine
+from megafuse.bench.result import Result, read
+from megafuse.bench.table import seconds
 from megafuse.bench.timing import compare
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs" / "fp32.md"
 RESULTS = ROOT / "benchmarks" / "results" / "fp32-nvidia-h200.json"
+OPS_RESULTS = RESULTS.with_name("transformer-nvidia-h200.json")
+SPLIT = ("layernorm_linear", "linear_gelu", "ffn", "transformer_block", "linear_relu")
 BEGIN, END = "<!-- table -->", "<!-- /table -->"
 MODES = ("ieee", "split", "tf32")
 SIZES = [
@@ -87,17 +93,44 @@ def table(result: dict[str, Any]) -> str:
         size = " × ".join(map(str, row["size"]))
         cells = [size, *micro, f"{ieee:.1e}", f"{split:.1e}", f"{split / ieee:.2f}", f"{tf32:.1e}"]
         lines.append("| " + " | ".join(cells) + " |")
-    where = f"{result['machine']['name']}, torch {result['versions']['torch']}"
-    told = f"{where}, commit {result['commit'][:12]}."
-    return "\n".join([*lines, "", told])
+    return "\n".join([*lines, "", _where(result)])
+
+
+def table_of_ops(result: Result) -> str:
+    """The float32 rows of layers, which are split, beside eager, which is strict."""
+    lines = [
+        "| op | size | strict | split | | mean error: strict | split | worst: strict | split |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in result.rows:
+        fused, eager = (row.entry(name) for name in ("fused", "eager"))
+        if row.dtype != "float32" or row.op not in SPLIT or not (fused and eager):
+            continue
+        times = (entry.times["cold"].median for entry in (eager, fused))
+        errors = [
+            f"{getattr(entry.accuracy, which):.1e}"
+            for which in ("mean_abs", "max_abs")
+            for entry in (eager, fused)
+        ]
+        gain = f"{row.speedups['eager']['cold'].median:.2f}×"
+        cells = [f"`{row.op}`", row.label, *map(seconds, times), gain, *errors]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", _where(asdict(result))])
+
+
+def _where(result: dict[str, Any]) -> str:
+    where = f"{result['machine']['gpu']}, torch {result['versions']['torch']}"
+    return f"{where}, commit {result['commit'][:12]}."
 
 
 def rendered() -> str:
     """docs/fp32.md as it should be."""
     before, _, rest = DOCS.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    found = json.loads(RESULTS.read_text(encoding="utf-8"))
-    return f"{before}{BEGIN}\n{table(found)}\n{END}{after}"
+    tables = [table_of_ops(read(OPS_RESULTS))]
+    if RESULTS.exists():
+        tables.append(table(json.loads(RESULTS.read_text(encoding="utf-8"))))
+    return f"{before}{BEGIN}\n{chr(10).join(tables)}\n{END}{after}"
 
 
 def main() -> None:
@@ -117,9 +150,9 @@ def main() -> None:
         "rows": [measured(*size) for size in SIZES],
     }
     mf.set_fp32_matmul(None)
-    print(table(result))
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(table(result))
 
 
 if __name__ == "__main__":

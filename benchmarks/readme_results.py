@@ -37,6 +37,8 @@ def table(result: Result) -> str:
         "",
         _roofs(result),
     ]
+    if result.stopped:
+        lines += ["", "The run was stopped before its end; rows are missing."]
     if result.start_up:
         told = (f"{what} {seconds(span.median)}" for what, span in result.start_up.items())
         lines += ["", f"Start-up on a CPU tensor: {', '.join(told)}."]

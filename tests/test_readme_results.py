@@ -129,3 +129,20 @@ def test_a_page_without_markers_is_named(script):
     script.LEARN.write_text("nothing")
     with pytest.raises(SystemExit, match=r"LEARN\.md has no"):
         script.rendered()
+
+
+def test_a_stopped_run_says_so(script):
+    stopped = layers()
+    stopped.stopped = True
+    assert "stopped before its end" in script.table(stopped)
+
+
+def test_the_docs_table_of_float32_is_up_to_date():
+    found = importlib.util.spec_from_file_location(
+        "fp32_matmul", SCRIPT.with_name("fp32_matmul.py")
+    )
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    text = module.rendered()
+    assert text == module.DOCS.read_text(encoding="utf-8")
+    assert "| `linear_relu` | 8192×4096→4096 |" in text
