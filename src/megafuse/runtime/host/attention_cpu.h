@@ -59,9 +59,11 @@ class AttentionCpuRun {
         words(c, out, lse),
         heads(c.batches() * c.key_heads()),
         blocks((c.heads() / c.key_heads() * c.queries() + kQueries - 1) / kQueries) {
-    constexpr double kWorthAThread = 2e6;  // products: some 15 µs
+    // In products: some 15 µs, and what a block of queries takes before its first.
+    constexpr double kWorthAThread = 2e6, kForABlock = 2e5;
     const double products =
-        2.0 * double(c.batches() * c.heads() * c.queries()) * double(c.keys() * c.dim());
+        2.0 * double(c.batches() * c.heads() * c.queries()) * double(c.keys() * c.dim()) +
+        kForABlock * double(heads * blocks);
     if (!at::in_parallel_region())
       threads = std::clamp<int64_t>(int64_t(products / kWorthAThread), 1, at::get_num_threads());
     words.together = 4;
@@ -154,15 +156,15 @@ inline bool cpu_has_amx() {
 // Where torch's tiled kernel is the faster one, on a Sapphire Rapids (ours against torch's, ms on
 // one core, 24 heads of 512 x 64): float32 14.0 to 15.6, causal 8.5 to 15.9, backward 34 to 41;
 // bfloat16 13.5 to 5.9, causal 8.0 to 6.4, backward 32 to 39. A few queries leave most of our SIMD
-// lanes empty: 1 x 1024 takes us 4.7, torch 2.1.
+// lanes empty: 1 x 1024 takes us 4.7, torch 2.1, and 384 heads of 8 x 8 0.83 to 0.63.
 inline bool torch_is_faster(const AttentionCall& c, bool backward) {
   if (c.grouped()) return false;  // torch would copy k and v for each head
   const at::ScalarType dtype = c.q.scalar_type();
-  const bool half = dtype == at::kHalf || dtype == at::kBFloat16;
-  const bool few = c.queries() <= 8 && c.keys() >= 64 && !c.causal;
-  if (backward && half)
-    return dtype == at::kBFloat16 && cpu_has_amx() && !c.causal && !few && c.queries() >= 1024;
-  return few || (dtype == at::kBFloat16 && cpu_has_amx());
+  const bool amx = dtype == at::kBFloat16 && cpu_has_amx();
+  const bool few = c.queries() <= 8 || (c.queries() <= 16 && c.keys() <= 16);
+  if (!backward) return few || amx;
+  if (dtype == at::kHalf || dtype == at::kBFloat16) return amx && !c.causal && c.queries() >= 1024;
+  return few && c.keys() >= 64 && !c.causal;
 }
 
 inline AttentionResult attention_cpu(const AttentionCall& call, bool keep) {
