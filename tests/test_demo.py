@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import as_a_person
 import pytest
 import torch
 
@@ -24,22 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(*arguments: str, command: tuple[str, ...] = ("simple_demo.py",), **changes: str):
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
-        "COLUMNS": "80",
-        "NO_COLOR": "1",
-        "PYTHONIOENCODING": "utf-8",
-        **changes,
-    }
-    return subprocess.run(
-        [sys.executable, *command, "--quick", "--device", "cpu", *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    return as_a_person.run(*command, "--quick", "--device", "cpu", *arguments, **changes)
 
 
 @pytest.fixture

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import as_a_person
 import pytest
 import torch
 
@@ -26,23 +25,7 @@ needs_compiler = pytest.mark.skipif(cpp.find() is None, reason="needs a C++ comp
 
 
 def run(*arguments: str, command: tuple[str, ...] = ("tutorial_mega_kernel.py",), **changes: str):
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
-        "COLUMNS": "80",
-        "NO_COLOR": "1",
-        "PYTHONIOENCODING": "utf-8",
-        **changes,
-    }
-    return subprocess.run(
-        [sys.executable, *command, *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        encoding="utf-8",
-        check=False,
-    )
+    return as_a_person.run(*command, *arguments, **changes)
 
 
 def joined(text: str) -> str:

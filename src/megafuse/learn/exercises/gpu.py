@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from megafuse.learn import driver
 
 
 class Kernel:
@@ -15,8 +15,8 @@ class Kernel:
 
     def __init__(self, cubin: bytes, name: str) -> None:
         torch.cuda.current_stream().synchronize()  # makes sure that there is a context
-        self._module = _driver("cuModuleLoadData", cubin)
-        self._function = _driver("cuModuleGetFunction", self._module, name.encode())
+        self._module = driver.call("cuModuleLoadData", cubin)
+        self._function = driver.call("cuModuleGetFunction", self._module, name.encode())
 
     def launch(self, blocks: int, threads: int, *arguments: Tensor | float) -> None:
         """On torch's current stream: tensors by address, int as 32 bits, float as float32."""
@@ -25,18 +25,10 @@ class Kernel:
         stream = torch.cuda.current_stream().cuda_stream
         grid = (blocks, 1, 1, threads, 1, 1)
         where = ctypes.addressof(addresses)
-        _driver("cuLaunchKernel", self._function, *grid, 0, stream, where, 0)
+        driver.call("cuLaunchKernel", self._function, *grid, 0, stream, where, 0)
 
 
 def _c_value(argument: Tensor | float) -> ctypes.c_void_p | ctypes.c_int32 | ctypes.c_float:
     if isinstance(argument, Tensor):
         return ctypes.c_void_p(argument.data_ptr())
     return ctypes.c_int32(argument) if isinstance(argument, int) else ctypes.c_float(argument)
-
-
-def _driver(name: str, *arguments: Any) -> Any:
-    driver = importlib.import_module("cuda.bindings.driver")
-    status, *result = getattr(driver, name)(*arguments)
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"{name} failed: {status}")
-    return result[0] if result else None

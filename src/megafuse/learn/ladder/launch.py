@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import importlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megafuse.learn import driver
 from megafuse.runtime import build
 
 KERNELS = Path(__file__).resolve().parent / "kernels"
@@ -210,7 +210,7 @@ def _launch_cuda(file: str, entry: str, grid: Grid, arguments: Sequence[Argument
     values = [_c_value(argument) for argument in arguments]
     addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
     with torch.cuda.device(index):
-        _driver_call(
+        driver.call(
             "cuLaunchKernel",
             _cuda_function(file, entry, index),
             *(*grid.blocks, 1),
@@ -224,7 +224,7 @@ def _launch_cuda(file: str, entry: str, grid: Grid, arguments: Sequence[Argument
 
 @functools.cache
 def _cuda_function(file: str, entry: str, index: int) -> Any:
-    return _driver_call("cuModuleGetFunction", _cuda_module(file, index), entry.encode())
+    return driver.call("cuModuleGetFunction", _cuda_module(file, index), entry.encode())
 
 
 @functools.cache
@@ -233,15 +233,7 @@ def _cuda_module(file: str, index: int) -> Any:
     torch.cuda.current_stream(index).synchronize()  # makes sure that there is one
     major, minor = torch.cuda.get_device_capability(index)
     cubin = build.cuda_binary(source(file, "cuda"), f"sm_{major}{minor}", file)
-    return _driver_call("cuModuleLoadData", cubin)
-
-
-def _driver_call(name: str, *arguments: Any) -> Any:
-    driver = importlib.import_module("cuda.bindings.driver")
-    status, *result = getattr(driver, name)(*arguments)
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"{name} failed: {status}")
-    return result[0] if result else None
+    return driver.call("cuModuleLoadData", cubin)
 
 
 @functools.cache
