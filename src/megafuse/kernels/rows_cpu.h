@@ -55,6 +55,11 @@ struct RowsCpu : PointwiseCpu<K> {
   }
   static constexpr bool has_sums = any_sums(AllOutputs());
 
+  // Where results are summed over rows, so many rows are finished at once: sums and weights are
+  // then read, and sums written, once for all of them (1.3 to 1.6 times as fast).
+  static constexpr int kTogether =
+      has_sums && !Base::staged && !K::random && !Fn::causal && Fn::keeps_inputs ? 4 : 1;
+
   i64 slot, cols;
   Random random = {};
   void* allocated;
@@ -63,10 +68,14 @@ struct RowsCpu : PointwiseCpu<K> {
 
   RowsCpu(const u64* w, i64 s) : Base(w), slot(s), cols(i64(w[K::size])) {
     if constexpr (K::random) random = Random::read(words + K::rng);
-    const i64 arrays = Fn::kept + (has_sums ? K::outputs : 0);
+    const i64 arrays = kTogether * Fn::kept + (has_sums ? K::outputs : 0);
     allocated = __builtin_malloc(u64(length_of_buffer() * arrays) * sizeof(F) + kLine);
     buffer = reinterpret_cast<F*>((reinterpret_cast<u64>(allocated) + kLine - 1) / kLine * kLine);
-    for (int p = 0; p < Fn::kept; ++p) part[p] = buffer + p * length_of_buffer();
+    use_buffer(0);
+  }
+  // For the piece of the r-th of the rows that are finished together.
+  MF_INLINE void use_buffer(int r) {
+    for (int p = 0; p < Fn::kept; ++p) part[p] = buffer + (r * Fn::kept + p) * length_of_buffer();
   }
   i64 length_of_buffer() const {
     const i64 length = cols < kPiece ? cols : kPiece;
@@ -332,7 +341,7 @@ struct RowsCpu : PointwiseCpu<K> {
 
   template <int O>
   MF_INLINE F* sums() const {
-    return buffer + (Fn::kept + O) * length_of_buffer();
+    return buffer + (kTogether * Fn::kept + O) * length_of_buffer();
   }
   template <int O>
   MF_INLINE typename Out<O>::T* partial(i64 column) const {
@@ -416,6 +425,59 @@ struct RowsCpu : PointwiseCpu<K> {
     }
   }
 
+  // Rows of one piece each, from `first` on.
+  template <int... R, int... O>
+  MF_INLINE void several_rows(i64 first, Indices<R...>, Indices<O...>) {
+    Row found[kTogether];
+    F* held[kTogether][Fn::kept];
+    u64 to[kTogether][K::outputs];
+    for (int r = 0; r < kTogether; ++r) {
+      place(first + r);
+      use_buffer(r);
+      gather((first + r) * cols, 0, cols);
+      const Total total = summary(0, cols);
+      found[r] = functor.row(total, total, F(cols));
+      write_once(found[r], AllOutputs());
+      for (int p = 0; p < Fn::kept; ++p) held[r][p] = part[p];
+      ((to[r][O] = access<Out<O>>(O, 0).base), ...);
+    }
+    use_buffer(0);
+    finish_several(found, held, to, Indices<R...>(), Late(), AllOutputs(), AllParts());
+  }
+  template <int... R, int... L, int... O, int... P>
+  MF_INLINE void finish_several(const Row (&found)[kTogether],
+                                F* const (&held)[kTogether][Fn::kept],
+                                const u64 (&to)[kTogether][K::outputs], Indices<R...>,
+                                Indices<L...>, Indices<O...>, Indices<P...>) {
+    const auto fn = functor;
+    const Row row[] = {found[R]...};
+    const Access from[sizeof...(L) + 1] = {access<LateIn<L>>(K::outputs + Fn::early + L, 0)...};
+    const i64 step[] = {stride(O, 0)...};
+    F* const totals[] = {sums<O>()...};
+    MF_VECTOR_LOOP
+    for (i64 i = 0; i < cols; ++i) {
+      F sum[K::outputs] = {};
+      auto one = [&](auto which) __attribute__((always_inline)) {
+        constexpr int r = decltype(which)::value;
+        const auto made = fn.result(Kept{held[r][P][i]...}, row[r], read<LateIn<L>>(from[L], i)...);
+        (add_or_store<O>(sum[O], to[r][O], step[O], i, result(made, Out<O>::result)), ...);
+      };
+      (one(Number<R>()), ...);
+      (add_sum<O>(totals[O], i, sum[O]), ...);
+    }
+  }
+  template <int O>
+  static MF_INLINE void add_or_store(F& sum, u64 to, i64 step, i64 i, F value) {
+    if constexpr (Out<O>::walk == 'r')
+      sum += value;
+    else
+      Base::template store<Out<O>>(to, step, i, value);
+  }
+  template <int O>
+  static MF_INLINE void add_sum(F* totals, i64 i, F sum) {
+    if constexpr (Out<O>::walk == 'r') totals[i] += sum;
+  }
+
   void run(i64 begin, i64 end) {
     if constexpr (K::random) {
       if (begin == 0) random.remember(words + K::rng);
@@ -423,6 +485,9 @@ struct RowsCpu : PointwiseCpu<K> {
     for (i64 first = begin; first < end;) {
       const i64 last = sums_in_buffer() && first + kRows < end ? first + kRows : end;
       if (sums_in_buffer()) clear_sums(AllOutputs());
+      if constexpr (kTogether > 1)
+        for (; sums_in_buffer() && first + kTogether <= last; first += kTogether)
+          several_rows(first, typename MakeIndices<kTogether>::type(), AllOutputs());
       for (; first < last; ++first) row(first);
       if (sums_in_buffer()) flush_sums(AllOutputs());
     }
