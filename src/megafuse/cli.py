@@ -20,10 +20,10 @@ examples:
   megafuse doctor --check    the same, and exit status 1 if something is missing
   megafuse demo              separate operations against one fused kernel, timed
   megafuse tutorial          kernel fusion in eight steps, measured here
+  megafuse learn             exercises, checked as you solve them
   megafuse bench             eager, torch.compile and fused, side by side
   megafuse report a.json     a page with plots, of what `bench --json` wrote
   megafuse ops               every op, its formula and its dtypes
-  megafuse learn             exercises, checked as you solve them
   megafuse cache --clear     remove all compiled kernels
 """
 
@@ -57,6 +57,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     from megafuse import __version__
     from megafuse.bench import command, report
     from megafuse.learn import demo
+    from megafuse.learn.exercises import command as exercises
     from megafuse.learn.tutorial import command as tutorial
 
     parser = argparse.ArgumentParser(
@@ -80,6 +81,10 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     tutorial.add_arguments(guided)
     guided.set_defaults(run=tutorial.run)
 
+    taught = commands.add_parser("learn", help="exercises, checked as you solve them")
+    exercises.add_arguments(taught)
+    taught.set_defaults(run=exercises.run)
+
     timed = commands.add_parser("bench", help="eager, torch.compile and fused, side by side")
     command.add_arguments(timed)
     timed.set_defaults(run=command.run)
@@ -95,12 +100,6 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     ops = commands.add_parser("ops", help="every op, its formula and its dtypes")
     ops.add_argument("--markdown", action="store_true", help="as the table in README.md")
     ops.set_defaults(run=_ops)
-
-    from megafuse.learn.exercises import command as exercises
-
-    taught = commands.add_parser("learn", help="exercises, checked as you solve them")
-    exercises.add_arguments(taught)
-    taught.set_defaults(run=exercises.run)
     return parser, list(commands.choices)
 
 
