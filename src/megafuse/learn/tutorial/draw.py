@@ -57,7 +57,7 @@ def roofline(title: str, climbed: Climb, flops: int, probes: Probes, machine: st
     """Each rung under the roof that memory and arithmetic make."""
     return figures.roofline(
         title,
-        f"{machine}: the slope is the copy timed with the rungs, the flat part arithmetic in "
+        f"On {machine}. The slope is the copy timed with the rungs, the flat part arithmetic in "
         "registers. Fewer bytes move a kernel to the right, better use of memory moves it up.",
         climbed.roof,
         probes.arithmetic,
