@@ -35,7 +35,7 @@ inline bool draws(const Call& call) {
 }
 
 // Columns up to which the CPU does many rows side by side: kMost of kernels/short_rows_cpu.h.
-constexpr int64_t kSideBySide = 31;
+constexpr int64_t kSideBySide = 15;
 
 // One launch: operands are added in the kernel's order, outputs first.
 class RowLaunch {
