@@ -166,7 +166,7 @@ struct RowsCpu : PointwiseCpu<K> {
           kept = fn.load(read<In<I>>(from[I], i)...);
         ((to[P][done + i] = rounded(kept[P])), ...);
       }
-      if constexpr (rounds_by_block) (round_all(to[P] + done, count), ...);
+      if constexpr (rounds_by_block) (round_block(to[P] + done, count), ...);
     }
   }
 
@@ -177,13 +177,10 @@ struct RowsCpu : PointwiseCpu<K> {
     if constexpr (rounds_by_block) return value;
     return Rounded<typename Fn::KeptAs>::to(value);
   }
-  static MF_INLINE void round_all(float* values, i64 n) {
+  static MF_INLINE void round_block(float* values, i64 n) {
     half rounded[kBlock];
-    for (i64 done = 0; done < n; done += kBlock) {
-      const i64 count = n - done < kBlock ? n - done : kBlock;
-      narrow(values + done, rounded, count);
-      widen(rounded, values + done, count);
-    }
+    narrow(values, rounded, n);
+    widen(rounded, values, n);
   }
 
   // Step S over it, kWide elements side by side.

@@ -39,6 +39,8 @@ struct ShortRowsCpu : RowsCpu<K> {
   static constexpr int kSide = 32;   // rows: GCC 12 makes scalars of loops over 16
   static constexpr int kTiles = 16;  // tiles summed in F before they are added to the partial sums
 
+  static_assert(kMost * kSide <= kBlock, "a tile is rounded as one block");
+
   // Element (row, column) of a tile is at column * kSide + row.
   struct Tile {
     alignas(64) F at[kMost * kSide];
@@ -118,7 +120,7 @@ struct ShortRowsCpu : RowsCpu<K> {
           kept = fn.load(read_tile[I].at[i]...);
         ((kept_tile[P].at[i] = Base::rounded(kept[P])), ...);
       }
-      if constexpr (Base::rounds_by_block) (Base::round_all(kept_tile[P].at, cols * kSide), ...);
+      if constexpr (Base::rounds_by_block) (Base::round_block(kept_tile[P].at, cols * kSide), ...);
     }
     if constexpr (Fn::causal) {
       const Kept none = functor.left_out();
