@@ -100,15 +100,15 @@ def test_training(model: tuple[nn.Module, Callable], device: str) -> None:
     """20 steps of AdamW: the loss curve keeps the error rule, against training in float64.
 
     Rounding differs, and training makes it grow: torch's own float32 curve, from 5.3 down, leaves
-    that of float64 by 1e-6 to 2e-6. Ours may leave it twice as far, plus 1e-5, as torch may have
-    been lucky: what a thousandth of noise on the feed-forward blocks' gradients would do.
+    that of float64 by up to 2e-6, and so did ours in 123 runs. It may leave it twice as far, plus
+    2e-6, as torch may have been lucky.
     """
     torchs = model[0].train()
     ours, exact = fused(*model).train(), copy.deepcopy(torchs).double()
     batches = [batch(device) for _ in range(2)]
     curve, expected, known = (trained(m, batches) for m in (ours, torchs, exact))
     assert known[-1] < 0.9 * known[0]
-    allowed = 2 * (expected - known).abs().max() + 1e-5
+    allowed = 2 * (expected - known).abs().max() + 2e-6
     assert (curve - known).abs().max() <= allowed, (curve - known, expected - known)
 
 
@@ -133,8 +133,12 @@ def gradients(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def trained(model: nn.Module, batches: list[dict[str, Tensor]]) -> Tensor:
-    """The loss of each step."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    """The loss of each step.
+
+    With AdamW's own eps of 1e-8 a gradient of nothing but rounding errors moves its weight by a
+    whole step, in torch's model as in ours: 1 curve in 20 then leaves float64's by 2e-5.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, eps=1e-4)
     losses = []
     for step in range(STEPS):
         loss = loss_of(model, batches[step % len(batches)])
