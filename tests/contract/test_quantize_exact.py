@@ -15,18 +15,19 @@ LOW = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 def same(x: Tensor, scale: Any, zero_point: Any) -> None:
-    ours, theirs = (
-        mf.quantize_int8(x, scale, zero_point),
-        mf.reference.quantize_int8(x, scale, zero_point),
-    )
-    assert ours.dtype == torch.int8
-    wrong = (ours != theirs).flatten().nonzero().flatten()
-    assert wrong.numel() == 0, (
-        f"{wrong.numel()} of {x.numel()} differ; first x={x.flatten()[wrong[0]].item()!r}: "
-        f"{ours.flatten()[wrong[0]]} not {theirs.flatten()[wrong[0]]}"
-        if x.shape == ours.shape
-        else f"{wrong.numel()} of {ours.numel()} differ"
-    )
+    """Called directly and, as tracers do, through the dispatcher."""
+    theirs = mf.reference.quantize_int8(x, scale, zero_point)
+    for call in (mf.quantize_int8, mf.OPS["quantize_int8"]._namespace["traced"]):
+        ours = call(x, scale, zero_point)
+        assert ours.dtype == torch.int8
+        assert ours.shape == theirs.shape
+        wrong = (ours != theirs).flatten().nonzero().flatten()
+        assert wrong.numel() == 0, (
+            f"{wrong.numel()} of {x.numel()} differ; first x={x.flatten()[wrong[0]].item()!r}: "
+            f"{ours.flatten()[wrong[0]]} not {theirs.flatten()[wrong[0]]}"
+            if x.shape == ours.shape
+            else f"{wrong.numel()} of {ours.numel()} differ"
+        )
 
 
 def inputs(dtype: torch.dtype, device: str, scale: float) -> Tensor:
@@ -79,6 +80,16 @@ def test_per_channel(dtype: torch.dtype, axis: int, zero: torch.dtype | None, de
     same(x, 0.05, point)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_element(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
+    """A zero-dimensional x is promoted by tensors, and not by numbers."""
+    for value in (torch.randn(50) * 3).to(dtype):
+        x = value.to(device).view(shape)
+        for scale in (0.05, torch.tensor(0.05, device=device), torch.full((1,), 0.05).to(x)):
+            same(x, scale, 3)
+            same(x, scale, torch.tensor(2.5, device=device))
+
+
 @pytest.mark.parametrize("shape", [(0,), (), (1,), (17,), (3, 1031), (1031, 3)])
 def test_shapes(dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
     x = torch.randn(shape, device=device).to(dtype)
@@ -96,7 +107,8 @@ def test_mixed_dtypes_round_where_pytorch_rounds(
     rows = torch.randn(64, 50, device=device) * 3
     scales = torch.rand(50, device=device) * 0.1 + 0.01
     points = torch.randint(-9, 9, (50,), device=device) + 0.5
-    same(rows.to(x), scales.to(scale), points.to(zero))
+    for divisor in (scales.to(scale), scales[0].to(scale), scales[:1].to(scale), 0.05):
+        same(rows.to(x), divisor, points.to(zero))
 
 
 def test_scale_of_zero_and_negative(device: str) -> None:

@@ -7,7 +7,9 @@ from torch import Tensor
 
 from megafuse.registry import op
 from megafuse.runtime import render
-from megafuse.runtime.render import Variant
+from megafuse.runtime.render import Operand, Variant
+
+_FLOATS = ("Half", "BFloat16", "Float", "Double")  # from narrow to wide
 
 
 def _as_pytorch_computes(variant: Variant) -> dict[str, str]:
@@ -15,13 +17,12 @@ def _as_pytorch_computes(variant: Variant) -> dict[str, str]:
 
     A number, or a zero-dimensional CPU tensor, divides as it is, on CUDA by way of its
     reciprocal; the CPU's addition rounds it to the tensors' dtype first, CUDA's does not. Tensors
-    are converted to the common dtype, but for a zero-dimensional divisor on the CPU.
+    are converted to the common dtype.
     """
     x, scale, zero = variant.inputs
     exact = render.STORAGE["Double" if variant.double else "Float"]
     common = render.STORAGE[variant.common]
-    quotient = x.dtype if scale.walk == "v" or scale.dtype == x.dtype else variant.common
-    rounding = {"quotient_as": render.STORAGE[quotient]}
+    rounding = {"quotient_as": render.STORAGE[_quotient_dtype(x, scale, variant.common)]}
     if variant.device == "cuda":
         number = scale.walk == "v"
         return rounding | {
@@ -36,6 +37,21 @@ def _as_pytorch_computes(variant: Variant) -> dict[str, str]:
         "scale_as": exact if uniform else common,
         "zero_as": common,
     }
+
+
+def _quotient_dtype(x: Operand, scale: Operand, common: str) -> str:
+    """What x and scale promote to; x's own where scale has no say: as a number, or of no
+    dimensions, which is seen from a common dtype below what they would promote to."""
+    together = _promoted(x.dtype, scale.dtype)
+    counts = scale.walk != "v" and _promoted(together, common) == common
+    return together if counts else x.dtype
+
+
+def _promoted(one: str, other: str) -> str:
+    """PyTorch's type promotion of a float and any other dtype."""
+    if {one, other} == {"Half", "BFloat16"}:
+        return "Float"
+    return max(one, other, key=_FLOATS.index) if other in _FLOATS else one
 
 
 @op(

@@ -386,28 +386,35 @@ def _traced(op: Op) -> Callable[..., Any]:
     more = bool(op.keeps) or op.random  # results that users do not see
 
     def call(*args: Any) -> Any:
-        if numbers:
-            # The dispatcher wants tensors. float32 loses nothing: kernels compute in it unless
-            # a tensor is float64, and then the number is made float64 too.
-            floats = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
-            if any(t.dtype == torch.float64 for t in floats):
-                dtype = torch.float64
-            elif floats and all(t.dim() == 0 for t in floats):
-                dtype = floats[0].dtype  # else the number would promote it
-            else:
-                dtype = torch.float32
-            args = tuple(
-                torch.scalar_tensor(a, dtype=dtype)
-                if i in numbers and not isinstance(a, Tensor)
-                else a
-                for i, a in enumerate(args)
-            )
+        bare = False
+        if any(not isinstance(args[i], Tensor) for i in numbers):
+            args, bare = _as_tensors(args, numbers)
         results = overload(*args)
-        if not more:
-            return results
-        return results[0] if outputs == 1 else tuple(results[:outputs])
+        if more:
+            results = results[0] if outputs == 1 else tuple(results[:outputs])
+        return results.squeeze(0) if bare else results
 
     return call
+
+
+def _as_tensors(args: tuple[Any, ...], numbers: list[int]) -> tuple[tuple[Any, ...], bool]:
+    """Zero-dimensional tensors for `numbers`, as the dispatcher wants, and whether the others got
+    a dimension: beside such tensors a number would have a say in the result's dtype.
+
+    float32 loses nothing: kernels compute in it unless a tensor is float64, and then the number
+    is made float64 too.
+    """
+    floats = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
+    double = any(t.dtype == torch.float64 for t in floats)
+    bare = bool(floats) and all(t.dim() == 0 for t in floats)
+    made = []
+    for i, a in enumerate(args):
+        if i in numbers and not isinstance(a, Tensor):
+            a = torch.scalar_tensor(a, dtype=torch.float64 if double else torch.float32)
+        elif bare and isinstance(a, Tensor) and a.dim() == 0:
+            a = a.unsqueeze(0)
+        made.append(a)
+    return tuple(made), bare
 
 
 # ---- the dispatcher's side, until the host runtime takes over

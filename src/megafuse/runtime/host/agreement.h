@@ -79,13 +79,17 @@ inline Agreement agree_pointwise(const Call& call) {
   const Op& op = *call.op;
   Agreement a;
   const at::Tensor* first = nullptr;
-  bool any_cuda = false;
+  bool any_cuda = false, any_dims = false;
   for (int arg : op.tensors)
-    if (const at::Tensor* t = call.tensor[arg]) any_cuda |= t->is_cuda();
+    if (const at::Tensor* t = call.tensor[arg]) any_cuda |= t->is_cuda(), any_dims |= t->dim() > 0;
   Promotion promotion;
   for (int arg : op.tensors) {
     const at::Tensor* t = call.tensor[arg];
-    a.by_value[arg] = !t || (any_cuda && t->is_cpu());
+    // What may be a number is one also as a zero-dimensional CPU tensor: it promotes nothing.
+    const bool number = op.args[arg].kind == ArgKind::kTensorOrNumber && any_dims && t &&
+                        t->dim() == 0 && t->is_cpu() &&
+                        !(op.differentiable() && t->requires_grad());
+    a.by_value[arg] = !t || number || (any_cuda && t->is_cpu());
     if (!t) continue;
     at::ScalarType dtype = t->scalar_type();
     if (!is_kernel_dtype(dtype)) throw BadArguments{};
@@ -108,6 +112,11 @@ inline Agreement agree_pointwise(const Call& call) {
   }
   if (!first) throw BadArguments{};
   a.common = promotion.result();
+  // A zero-dimensional divisor on the GPU is rounded to x's dtype, which kernels, knowing the
+  // common one alone, cannot do where the third argument has raised it.
+  if (op.inverted >= 0 && !a.by_value[op.inverted] && any_dims &&
+      call.tensor[op.inverted]->dim() == 0 && call.tensor[0]->scalar_type() != a.common)
+    throw UseReference{};
   a.use_double = a.common == at::kDouble;
   a.out = op.fixed_dtype != at::ScalarType::Undefined ? op.fixed_dtype : a.common;
   return a;
