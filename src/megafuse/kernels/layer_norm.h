@@ -28,21 +28,13 @@ struct Moments {
   F n, mean, squares;
 };
 
-// Two groups of elements as one (Chan et al. 1979): how far apart their means are, and what share
-// of the elements each has. The shares are 0 where there are no elements.
+// Two groups of elements as one (Chan et al. 1979). Their shares are 0 where there are no elements.
 template <class F>
-struct Joining {
-  F apart, share_a, share_b;
-  MF_INLINE Joining(const Moments<F>& a, const Moments<F>& b) : apart(b.mean - a.mean) {
-    const F n = a.n + b.n, each = reciprocal(n > F(0) ? n : F(1));
-    share_a = a.n * each;
-    share_b = b.n * each;
-  }
-  MF_INLINE Moments<F> moments(const Moments<F>& a, const Moments<F>& b) const {
-    return {a.n + b.n, a.mean + apart * share_b,
-            a.squares + b.squares + apart * (a.n * share_b) * apart};
-  }
-};
+MF_INLINE Moments<F> joined(const Moments<F>& a, const Moments<F>& b) {
+  const F n = a.n + b.n, each = reciprocal(n > F(0) ? n : F(1));
+  const F apart = b.mean - a.mean, share_b = b.n * each;
+  return {n, a.mean + apart * share_b, a.squares + b.squares + apart * (a.n * share_b) * apart};
+}
 
 template <class F>
 struct LayerNorm : RowFunctor<F, 1, 1, 2>, Scalars<1> {
@@ -54,7 +46,7 @@ struct LayerNorm : RowFunctor<F, 1, 1, 2>, Scalars<1> {
   F eps;
   MF_INLINE explicit LayerNorm(const F* s) : eps(s[0]) {}
   MF_INLINE Pack<F, 1> load(F x) const { return {x}; }
-  static MF_INLINE Total empty() { return {F(0), F(0), F(0)}; }
+  static MF_INLINE Total start() { return {F(0), F(0), F(0)}; }
   template <int S>
   MF_INLINE F term(const Pack<F, 1>& x, const Total& total) const {
     if constexpr (S == 0) return x[0];
@@ -68,61 +60,50 @@ struct LayerNorm : RowFunctor<F, 1, 1, 2>, Scalars<1> {
     else
       total.squares = sum;
   }
-  MF_INLINE Total merged(const Total& a, const Total& b) const {
-    return Joining<F>(a, b).moments(a, b);
-  }
+  MF_INLINE Total merged(const Total& a, const Total& b) const { return joined(a, b); }
   MF_INLINE Row row(const Total& total, const Total&, F n) const {
     return {total.mean, inverse_sqrt(total.squares / n + eps)};
   }
   MF_INLINE F result(const Pack<F, 1>& x, const Row& row, F weight, F bias) const {
     return fma((x[0] - row.mean) * row.scale, weight, bias);
   }
+  MF_INLINE Pack<F, 2> row_result(const Row& row) const { return {row.mean, row.scale}; }
 };
 
-// With g = grad weight and h = (x - mean) scale, dx = scale (g - mean g - h mean(g h)). The moments
-// of x are found again rather than saved. What is kept begins with grad and ends with x. Results:
-// dx, and the terms of dweight and dbias.
+// With g = grad weight and h = (x - mean) scale, dx = scale (g - mean g - h mean(g h)), mean and
+// scale as the forward found them. What is kept begins with grad and ends with x. Results: dx, and
+// the terms of dweight and dbias.
 template <class F>
-struct LayerNormBackward : RowFunctor<F, 2, 2, 2>, Scalars<1> {
+struct LayerNormBackward : RowFunctor<F, 2, 2, 1>, Scalars<1> {
   struct Total {
-    Moments<F> x;
+    F mean, scale;
     F sum, product;  // of g, and of g (x - mean)
   };
   struct Row {
     F mean, scale, mean_g, mean_gh;
   };
+  static constexpr int known = 2;
   static constexpr bool weighs = true;
   static constexpr int results = 3;
 
-  F eps;
-  MF_INLINE explicit LayerNormBackward(const F* s) : eps(s[0]) {}
+  MF_INLINE explicit LayerNormBackward(const F*) {}
   MF_INLINE Pack<F, 2> load(F grad, F x) const { return {grad, x}; }
-  static MF_INLINE Total empty() { return {{F(0), F(0), F(0)}, F(0), F(0)}; }
+  static MF_INLINE Total start(F mean, F scale) { return {mean, scale, F(0), F(0)}; }
   template <int S, int N>
   MF_INLINE Pack<F, 2> term(const Pack<F, N>& kept, const Total& total, F weight) const {
-    const F g = kept[0] * weight, x = kept[N - 1];
-    if constexpr (S == 0) return {x, g};
-    const F d = x - total.x.mean;
-    return {d * d, g * d};
+    const F g = kept[0] * weight;
+    return {g, g * (kept[N - 1] - total.mean)};
   }
   template <int S>
-  MF_INLINE void fold(Total& total, const Pack<F, 2>& sums, F n) const {
-    if constexpr (S == 0) {
-      total.x = {n, n > F(0) ? sums[0] / n : F(0), F(0)};
-      total.sum = sums[1];
-    } else {
-      total.x.squares = sums[0];
-      total.product = sums[1];
-    }
+  MF_INLINE void fold(Total& total, const Pack<F, 2>& sums, F) const {
+    total.sum = sums[0];
+    total.product = sums[1];
   }
   MF_INLINE Total merged(const Total& a, const Total& b) const {
-    const Joining<F> both(a.x, b.x);
-    return {both.moments(a.x, b.x), a.sum + b.sum,
-            a.product + b.product + (b.sum * both.share_a - a.sum * both.share_b) * both.apart};
+    return {a.mean, a.scale, a.sum + b.sum, a.product + b.product};
   }
   MF_INLINE Row row(const Total& total, const Total&, F n) const {
-    const F scale = inverse_sqrt(total.x.squares / n + eps);
-    return {total.x.mean, scale, total.sum / n, total.product * scale / n};
+    return {total.mean, total.scale, total.sum / n, total.product * total.scale / n};
   }
   template <int N>
   MF_INLINE Pack<F, 3> result(const Pack<F, N>& kept, const Row& row, F weight) const {

@@ -13,8 +13,10 @@
 // there is always a dimension 1.
 //
 // A functor has
-//   early                         how many inputs `load` takes; the others are late: they are the
-//                                 same for all rows (weights), and read where they are used
+//   early                         how many inputs `load` takes
+//   known                         how many follow that have one number per row, found in an earlier
+//                                 pass; the others are late: they are the same for all rows
+//                                 (weights), and read where they are used
 //   kept                          how many numbers are kept of an element, as Pack<F, kept>
 //   keeps_inputs                  whether these are the early inputs as they are, in their order,
 //                                 and no step changes them
@@ -26,7 +28,8 @@
 //                                 read; left_out() is kept of those that share a vector with
 //                                 others, and left_out_result(row) is what they give
 //   draws_late                    whether `result`, not `load`, takes the random word (last)
-//   Total, empty()                what is known of some elements, a struct of F, and of none
+//   Total                         what is known of some elements, a struct of F
+//   start(known...)               of none
 //   term<S>(kept, total, [late...]) of one element, a number or a Pack; may change what is kept
 //   fold<S>(total, sum, n)        puts the sum of the terms of n elements into the total
 //   merged(total, total)          the total of two pieces
@@ -47,6 +50,7 @@ template <class F, int kEarly, int kKept, int kSteps>
 struct RowFunctor {
   using KeptAs = F;
   static constexpr int early = kEarly;
+  static constexpr int known = 0;
   static constexpr int kept = kKept;
   static constexpr int steps = kSteps;
   static constexpr bool keeps_inputs = true;

@@ -29,13 +29,15 @@ struct RowsCpu : PointwiseCpu<K> {
   using Total = typename Fn::Total;
   using Row = typename Fn::Row;
   using Early = typename MakeIndices<Fn::early>::type;
-  using Late = typename MakeIndices<K::inputs - Fn::early>::type;
+  using Known = typename MakeIndices<Fn::known>::type;
+  static constexpr int kLateAt = Fn::early + Fn::known;
+  using Late = typename MakeIndices<K::inputs - kLateAt>::type;
   using AllParts = typename MakeIndices<Fn::kept>::type;
   using AllOutputs = typename Base::AllOutputs;
   template <int I>
   using In = typename Base::template In<I>;
   template <int I>
-  using LateIn = typename Base::template In<Fn::early + I>;
+  using LateIn = typename Base::template In<kLateAt + I>;
   template <int O>
   using Out = typename Base::template Out<O>;
   using Base::functor;
@@ -204,7 +206,7 @@ struct RowsCpu : PointwiseCpu<K> {
       const i64 count = n - done < kBlock ? n - done : kBlock;
       [[maybe_unused]] Staging<sizeof...(L)> staging;
       const Access from[sizeof...(L) + 1] = {
-          reader<LateIn<L>>(K::outputs + Fn::early + L, column + done, count, staging[L])...};
+          reader<LateIn<L>>(K::outputs + kLateAt + L, column + done, count, staging[L])...};
       auto add = [&](i64 i, int lane) __attribute__((always_inline)) {
         Kept kept{held[P][done + i]...};
         const Term term = fn.template term<S>(kept, known, read<LateIn<L>>(from[L], i)...);
@@ -264,8 +266,13 @@ struct RowsCpu : PointwiseCpu<K> {
     step<S, kWide>(total, column, n, typename Choose<Fn::weighs, Late, Indices<>>::type(),
                    AllParts());
   }
+  template <int... I>
+  MF_INLINE Total start(Indices<I...>) const {
+    return Fn::start(
+        read<In<Fn::early + I>>(access<In<Fn::early + I>>(K::outputs + Fn::early + I, 0), 0)...);
+  }
   MF_INLINE Total summary(i64 column, i64 n) {
-    Total total = Fn::empty();
+    Total total = start(Known());
     if (n >= 4 * kLanes)
       steps<Fn::steps - 1, kLanes>(total, column, n);
     else  // not 16 lanes: GCC 12 unrolls loops of 16 and then fails to vectorise them
@@ -286,7 +293,7 @@ struct RowsCpu : PointwiseCpu<K> {
       [[maybe_unused]] Staging<sizeof...(L)> read_staging;
       [[maybe_unused]] Staging<sizeof...(O)> write_staging;
       const Access from[sizeof...(L) + 1] = {
-          reader<LateIn<L>>(K::outputs + Fn::early + L, first, count, read_staging[L])...};
+          reader<LateIn<L>>(K::outputs + kLateAt + L, first, count, read_staging[L])...};
       const Access to[] = {target<O, kBuffered>(first, write_staging[O])...};
       u32 drawn[draws ? kBlock + 4 : 1];
       [[maybe_unused]] const u32* here = drawn;
@@ -417,7 +424,7 @@ struct RowsCpu : PointwiseCpu<K> {
   MF_INLINE void row(i64 row) {
     const i64 length = place(row), index = row * cols;
     const i64 pieces = (length + kPiece - 1) / kPiece;
-    Total total = Fn::empty();
+    Total total = start(Known());
     for (i64 turn = 0; turn < (pieces > 1 ? 2 * pieces : 1); ++turn) {
       const i64 column = (turn < pieces ? turn : turn - pieces) * kPiece;
       const i64 n = length - column < kPiece ? length - column : kPiece;
@@ -462,7 +469,7 @@ struct RowsCpu : PointwiseCpu<K> {
                                 Indices<L...>, Indices<O...>, Indices<P...>) {
     const auto fn = functor;
     const Row row[] = {found[R]...};
-    const Access from[sizeof...(L) + 1] = {access<LateIn<L>>(K::outputs + Fn::early + L, 0)...};
+    const Access from[sizeof...(L) + 1] = {access<LateIn<L>>(K::outputs + kLateAt + L, 0)...};
     const i64 step[] = {stride(O, 0)...};
     F* const totals[] = {sums<O>()...};
     MF_VECTOR_LOOP

@@ -115,8 +115,10 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   using Row = typename Fn::Row;
   using Place = typename Base::Place;
   using Early = typename MakeIndices<Fn::early>::type;
-  static constexpr int kLate = K::inputs - Fn::early;
-  using Late = typename ShiftIndices<Fn::early, typename MakeIndices<kLate>::type>::type;
+  using Known = typename MakeIndices<Fn::known>::type;
+  static constexpr int kLateAt = Fn::early + Fn::known;
+  static constexpr int kLate = K::inputs - kLateAt;
+  using Late = typename ShiftIndices<kLateAt, typename MakeIndices<kLate>::type>::type;
   using AllOutputs = typename Base::AllOutputs;
   template <int I>
   using In = typename Base::template In<I>;
@@ -170,6 +172,7 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
     Index row;
     Index groups;
     Index length;  // elements that count: all, or up to the diagonal
+    F known[Fn::known + 1];
   };
 
   __device__ __forceinline__ Position position(Index row) const {
@@ -221,6 +224,19 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
     }
   }
 
+  // Issues the loads of what is known of the row.
+  template <int... I>
+  __device__ __forceinline__ void fetch_known(Position& p, Indices<I...>) const {
+    (fetch_known<I>(p), ...);
+  }
+  template <int I>
+  __device__ __forceinline__ void fetch_known(Position& p) const {
+    F values[kVector];
+    Base::template convert<In<Fn::early + I>, kVector>(K::outputs + Fn::early + I,
+                                                       read<Fn::early + I>(p, 0), values);
+    p.known[I] = values[0];
+  }
+
   template <int... I>
   __device__ __forceinline__ void load(const Position& p, Index base,
                                        const EarlyVectors (&fetched)[kItems], Piece& piece,
@@ -258,11 +274,10 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
                                             LateValues& late, Indices<I...>) const {
     if constexpr (kHoldsLate)
       (Base::template convert<In<I>, kVector>(K::outputs + I, slot<I>(weights[item]),
-                                              late[I - Fn::early]),
+                                              late[I - kLateAt]),
        ...);
     else
-      (Base::template convert<In<I>, kVector>(K::outputs + I, read<I>(p, group),
-                                              late[I - Fn::early]),
+      (Base::template convert<In<I>, kVector>(K::outputs + I, read<I>(p, group), late[I - kLateAt]),
        ...);
   }
 
@@ -270,7 +285,7 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   __device__ __forceinline__ auto term(Kept& kept, const Total& known, const LateValues& late,
                                        int v, Indices<I...>) const {
     if constexpr (Fn::weighs)
-      return functor.template term<S>(kept, known, late[I - Fn::early][v]...);
+      return functor.template term<S>(kept, known, late[I - kLateAt][v]...);
     else
       return functor.template term<S>(kept, known);
   }
@@ -313,8 +328,12 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
     if constexpr (S > 0) steps<S - 1>(p, base, piece, total);
     step<S>(p, base, piece, total);
   }
+  template <int... I>
+  __device__ __forceinline__ static Total start(const Position& p, Indices<I...>) {
+    return Fn::start(p.known[I]...);
+  }
   __device__ __forceinline__ Total summary(const Position& p, Index base, Piece& piece) const {
-    Total total = Fn::empty();
+    Total total = start(p, Known());
     steps<Fn::steps - 1>(p, base, piece, total);
     return total;
   }
@@ -365,9 +384,9 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
                                             const LateValues& late, int v, u32 drawn,
                                             Indices<I...>) const {
     if constexpr (K::random && Fn::draws_late)
-      return functor.result(kept, row, late[I - Fn::early][v]..., drawn);
+      return functor.result(kept, row, late[I - kLateAt][v]..., drawn);
     else
-      return functor.result(kept, row, late[I - Fn::early][v]...);
+      return functor.result(kept, row, late[I - kLateAt][v]...);
   }
 
   template <int... O>
@@ -496,11 +515,12 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
     finish(p, 0, piece, functor.row(total, local, F(groups * kVector)), AllOutputs());
   }
 
-  __device__ __forceinline__ void long_row(const Position& p) {
+  __device__ __forceinline__ void long_row(Position p) {
+    fetch_known(p, Known());
     constexpr Index kPiece = Index(kItems) * kShare;
     EarlyVectors fetched[kItems];
     Piece piece;
-    Total total = Fn::empty();
+    Total total = start(p, Known());
     for (Index base = 0; base < groups; base += kPiece) {
       fetch(p, base, fetched, Early());
       load(p, base, fetched, piece, Early());
@@ -533,7 +553,7 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
     if constexpr (kCluster > 1) open_arrivals(shared_exchange().arrived);
     Position p = position(first_row());
     EarlyVectors fetched[kItems];
-    if constexpr (kWhole) fetch(p, 0, fetched, Early());
+    if constexpr (kWhole) fetch_known(p, Known()), fetch(p, 0, fetched, Early());
     if constexpr (kHoldsLate) hold_late(Late());
     if constexpr (kCluster > 1) wait_for_cluster();
     if constexpr (kOneTurn) {
@@ -550,6 +570,7 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
           load(p, 0, fetched, piece, Early());
           const Position now = p;
           p = position(at + ahead);
+          fetch_known(p, Known());
           if constexpr (kAhead) fetch(p, 0, fetched, Early());
           whole_row(now, piece);
           if constexpr (!kAhead) fetch(p, 0, fetched, Early());

@@ -47,7 +47,7 @@ struct ShortRowsCpu : RowsCpu<K> {
   };
   Tile read_tile[Fn::early], kept_tile[Fn::kept], written[K::outputs];
   Tile sum_tile[Base::has_sums ? K::outputs : 1];
-  F late[K::inputs - Fn::early + 1][kMost];
+  F late[K::inputs - Base::kLateAt + 1][kMost];
   alignas(64) u32 drawn[K::random ? kMost * kSide : 1];
   i64 place_of[K::operands][kSide];
   i64 length[kSide];  // elements that count
@@ -130,6 +130,12 @@ struct ShortRowsCpu : RowsCpu<K> {
     }
   }
 
+  template <int... I>
+  MF_INLINE Total start([[maybe_unused]] int row, Indices<I...>) const {
+    return Fn::start(Base::template read<In<Fn::early + I>>(
+        access<In<Fn::early + I>>(K::outputs + Fn::early + I, row), 0)...);
+  }
+
   template <int S, int... L, int... P>
   MF_INLINE void step(Total (&totals)[kSide], Indices<L...>, Indices<P...>) {
     constexpr bool kMax = Fn::template takes_max<S>;
@@ -203,7 +209,8 @@ struct ShortRowsCpu : RowsCpu<K> {
     if constexpr (K::random) draw(first);
     load(Early(), parts);
     Total totals[kSide];
-    for (int row = 0; row < kSide; ++row) totals[row] = Fn::empty();
+    for (int row = 0; row < kSide; ++row)
+      totals[row] = start(row < count ? row : 0, typename Base::Known());
     steps<Fn::steps - 1>(totals);
     Row rows[kSide];
     MF_VECTOR_LOOP
@@ -258,7 +265,7 @@ struct ShortRowsCpu : RowsCpu<K> {
   }
   template <int L>
   MF_INLINE void read_late() {
-    const Access from = Base::template access<LateIn<L>>(K::outputs + Fn::early + L, 0);
+    const Access from = Base::template access<LateIn<L>>(K::outputs + Base::kLateAt + L, 0);
     using T = typename LateIn<L>::T;
     for (int c = 0; c < int(cols); ++c)
       late[L][c] = LateIn<L>::walk == 'c' || LateIn<L>::walk == 's'

@@ -29,7 +29,7 @@ struct Softmax : RowFunctor<F, 2, 1, 2>, Scalars<1> {
   MF_INLINE explicit Softmax(const F* s) : scale(s[0]) {}
   MF_INLINE Pack<F, 1> load(F x, F mask) const { return {fma(x, scale, mask)}; }
   MF_INLINE Pack<F, 1> left_out() const { return {minus_infinity()}; }
-  static MF_INLINE Total empty() { return {minus_infinity(), F(0)}; }
+  static MF_INLINE Total start() { return {minus_infinity(), F(0)}; }
   // e^(z - max), 0 where all are -Inf.
   static MF_INLINE F relative_exp(F z, F max) {
     return exp(z - select(max == minus_infinity(), F(0), max));
@@ -66,7 +66,7 @@ struct SoftmaxBackward : RowFunctor<F, 2, 2, 1>, Scalars<1> {
   MF_INLINE explicit SoftmaxBackward(const F* s) : scale(s[0]) {}
   MF_INLINE Pack<F, 2> load(F grad, F out) const { return {grad, out}; }
   MF_INLINE Pack<F, 2> left_out() const { return {F(0), F(0)}; }
-  static MF_INLINE Total empty() { return {F(0)}; }
+  static MF_INLINE Total start() { return {F(0)}; }
   template <int S>
   MF_INLINE F term(const Pack<F, 2>& kept, const Total&) const {
     return kept[0] * kept[1];

@@ -35,7 +35,7 @@ struct SplitHalves : RowFunctor<F, 1, 1, 1>, Scalars<0> {
 
   MF_INLINE explicit SplitHalves(const F*) {}
   MF_INLINE Pack<F, 1> load(F x) const { return {x}; }
-  static MF_INLINE Total empty() { return {F(0)}; }
+  static MF_INLINE Total start() { return {F(0)}; }
   template <int S>
   MF_INLINE F term(const Pack<F, 1>& x, const Total&) const {
     return abs(x[0]);

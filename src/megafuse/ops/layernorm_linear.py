@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+from megafuse.ops.norms import one_a_row
 from megafuse.registry import op
 
 
@@ -25,9 +26,9 @@ def _flops(
     shapes={"x": "...K", "ln_weight": "K", "ln_bias": "K", "weight": "NK", "bias": "N"},
     own_dtype=("ln_weight", "ln_bias"),
     ranges={"eps": (0.0, float("inf"))},
-    keeps=("normed",),
-    kept=lambda x, *_: [x.new_empty(x.shape)],
-    saves=("x", "ln_weight", "ln_bias", "weight", "bias", "normed"),
+    keeps=("normed", "mean", "scale"),
+    kept=lambda x, *_: [x.new_empty(x.shape), *one_a_row(2, x)],
+    saves=("x", "ln_weight", "ln_bias", "weight", "bias", "normed", "mean", "scale"),
     grads={"x": 0, "ln_weight": 1, "ln_bias": 2, "weight": 3, "bias": 4},
     autocast="lower",
     flops=_flops,
@@ -57,7 +58,7 @@ def layernorm_linear(
 
     x is [..., K], normed over its last dimension; ln_weight and ln_bias are [K] (they may be
     float32 beside a narrower x) or None, weight is [N, K] as in torch.nn.Linear, bias [N]. For the
-    backward the normed x is kept.
+    backward the normed x is kept, and mean and scale of each row.
     """
     ln_weight = None if ln_weight is None else ln_weight.to(x.dtype)
     ln_bias = None if ln_bias is None else ln_bias.to(x.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+from megafuse.ops.norms import layer_norm_vjp, one_a_row
 from megafuse.registry import op
 
 
@@ -18,16 +19,9 @@ def _vjp(
     **_: object,
 ) -> list[Tensor | None]:
     """Without dropout: x and residual have the same gradient."""
-    wide = s.float() if s.dtype.itemsize < 4 else s
-    centred = wide - wide.mean(-1, keepdim=True)
-    scale = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
-    h = centred * scale
-    g = grad * weight if weight is not None else grad.to(wide.dtype)
-    ds = scale * (g - g.mean(-1, keepdim=True) - h * (g * h).mean(-1, keepdim=True))
+    ds, *parameters = layer_norm_vjp(grad, s, weight, eps)
     ds = ds if grad_s is None else ds + grad_s
-    rows = tuple(range(s.dim() - 1))
-    dweight, dbias = (grad * h, grad)
-    return [ds, ds, dweight.sum(rows) if rows else dweight, dbias.sum(rows) if rows else dbias]
+    return [ds, ds, *parameters]
 
 
 @op(
@@ -37,7 +31,9 @@ def _vjp(
     shapes={"x": "...C", "residual": "...C", "weight": "C", "bias": "C"},
     own_dtype=("residual", "weight", "bias"),
     returns=("out", "s"),
-    saves=("s", "weight"),
+    keeps=("mean", "scale"),
+    kept=lambda x, residual, weight, bias, *_: one_a_row(2, x, residual, weight, bias),
+    saves=("s", "mean", "scale", "weight"),
     grads={"x": 0, "residual": 1, "weight": 2, "bias": 3},
     ranges={"p": (0.0, 1.0), "eps": (0.0, float("inf"))},
     random=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+from megafuse.ops.norms import one_a_row, rms_norm_vjp
 from megafuse.registry import op
 
 
@@ -18,15 +19,9 @@ def _vjp(
     **_: object,
 ) -> list[Tensor | None]:
     """Without dropout: x and residual have the same gradient."""
-    wide = s.float() if s.dtype.itemsize < 4 else s
-    scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
-    h = wide * scale
-    g = grad * weight if weight is not None else grad.to(wide.dtype)
-    ds = scale * (g - h * (g * h).mean(-1, keepdim=True))
+    ds, *parameters = rms_norm_vjp(grad, s, weight, eps)
     ds = ds if grad_s is None else ds + grad_s
-    rows = tuple(range(s.dim() - 1))
-    dweight = grad * h
-    return [ds, ds, dweight.sum(rows) if rows else dweight]
+    return [ds, ds, *parameters]
 
 
 @op(
@@ -36,7 +31,9 @@ def _vjp(
     shapes={"x": "...C", "residual": "...C", "weight": "C"},
     own_dtype=("residual", "weight"),
     returns=("out", "s"),
-    saves=("s", "weight"),
+    keeps=("scale",),
+    kept=lambda x, residual, weight, *_: one_a_row(1, x, residual, weight),
+    saves=("s", "scale", "weight"),
     grads={"x": 0, "residual": 1, "weight": 2},
     ranges={"p": (0.0, 1.0), "eps": (0.0, float("inf"))},
     random=True,

@@ -1,10 +1,11 @@
-"""rms_norm: over the last dimension; the backward finds the mean square again."""
+"""rms_norm: over the last dimension; for the backward the scale of each row is kept."""
 
 from __future__ import annotations
 
 from torch import Tensor
 from torch.nn import functional as F
 
+from megafuse.ops.norms import one_a_row, rms_norm_vjp
 from megafuse.registry import op
 
 
@@ -14,10 +15,13 @@ from megafuse.registry import op
     backward="RmsNormBackward<{F}>",
     shapes={"x": "...C", "weight": "C"},
     own_dtype=("weight",),
-    saves=("x", "weight"),
+    keeps=("scale",),
+    kept=lambda x, weight, *_: one_a_row(1, x, weight),
+    saves=("x", "scale", "weight"),
     grads={"x": 0, "weight": 1},
     ranges={"eps": (0.0, float("inf"))},
-    flops=(4, 11),
+    vjp=lambda grad, *, x, weight, eps, **_: rms_norm_vjp(grad, x, weight, eps),
+    flops=(4, 9),
     sample=lambda draw: (draw.full(), draw.row(), 1e-6),
 )
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:

@@ -18,7 +18,10 @@ _PARAMETERS = (
     "ln2_weight", "ln2_bias", "w1", "b1", "w2", "b2",
 )  # fmt: skip
 _NORMS = ("ln1_weight", "ln1_bias", "ln2_weight", "ln2_bias")
-_KEPT = ("normed1", "qkv", "attended", "lse", "middle", "normed2", "pre", "hidden")
+_KEPT = (
+    "normed1", "qkv", "attended", "lse", "middle", "normed2", "pre", "hidden",
+    "mean1", "scale1", "mean2", "scale2",
+)  # fmt: skip
 
 
 def _flops(x: Tensor, *args: Any) -> tuple[int, int]:
@@ -53,6 +56,10 @@ def _kept(x: Tensor, *args: Any) -> list[Tensor]:
         matrix(features, every),
         matrix(width, most and not relu),
         matrix(width, every or (relu and most)),
+        *(
+            x.new_empty((rows, 1), dtype=torch.promote_types(x.dtype, torch.float32))
+            for _ in range(4)
+        ),
     ]
 
 

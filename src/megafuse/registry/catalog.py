@@ -109,19 +109,24 @@ def _row_variant(
     vectors: int,
     clusters: bool,
 ) -> render.Variant:
-    """All operands walk alike; with 's', offsets are of 64 bits too."""
+    """All operands of whole rows walk alike; with 's', offsets are of 64 bits too."""
     double = dtype == "Double"
+    exact = "Double" if double else "Float"
     shared = [a.name for a in op.arguments if a.shape == "C"]
     if family == "rows_forward":
         outputs = [render.Operand(dtype, "c", r) for r in range(op.outputs)]
-        read = len(op.tensors)
+        outputs += [render.Operand(exact, "w", r) for r in range(len(op.keeps))]
+        read = [render.Operand(dtype, walk)] * len(op.tensors)
     else:
-        summed = render.Operand("Double" if double else "Float", "r")
+        summed = render.Operand(exact, "r")
         outputs = [
             replace(summed, result=r) if name in shared else render.Operand(dtype, "c", r)
             for name, r in op.grads.items()
         ]
-        read = op.outputs + len(op.saves)
+        read = [render.Operand(dtype, walk)] * op.outputs
+        read += [
+            render.Operand(*((exact, "b") if s in op.keeps else (dtype, walk))) for s in op.saves
+        ]
     return render.Variant(
         op=op.name,
         family=family,
@@ -133,7 +138,7 @@ def _row_variant(
         vector=vector,
         wide_index=walk == "s",
         outputs=len(outputs),
-        operands=(*outputs, *[render.Operand(dtype, walk)] * read),
+        operands=(*outputs, *read),
         row_vectors=vectors,
         clusters=clusters,
     )

@@ -218,7 +218,7 @@ def row_shape(variant: Variant) -> RowShape:
 def _registers_free(variant: Variant, sums: int) -> int:
     """Elements that fit into the registers of a thread: of each a float an input and a sum, and
     what is loaded ahead of them. 104 of 128: 24 for all else, measured with ptxas."""
-    inputs = [o for o in variant.inputs if o.walk != "v"]
+    inputs = [o for o in variant.inputs if o.walk in "cs"]
     words = sum(_BYTES[o.dtype] for o in inputs) / 4
     numbers = (len(inputs) + sums) * (2 if variant.double else 1)
     return int(104 / (words + numbers))

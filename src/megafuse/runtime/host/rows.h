@@ -51,10 +51,11 @@ class RowLaunch {
         .result = int8_t(result);
     ++space_.outputs;
   }
-  // The functor's row_result, one value for each row of a matrix.
-  void write_once(const at::Tensor& values) {
-    space_.add(values.scalar_type(), 'w', values.mutable_data_ptr());
-    strides_.push_back({values.stride(0), 0});
+  // A result of the functor's row_result: one value for each row, so that the last dimension is 1.
+  void write_once(const at::Tensor& values, int result) {
+    Operand& op = space_.add(values.scalar_type(), 'w', values.mutable_data_ptr());
+    op.result = int8_t(result);
+    strides_.push_back(strides_in(shape_, values.sizes(), values.strides()));
     ++space_.outputs;
   }
   // A result summed over all rows.
@@ -230,9 +231,17 @@ class RowLaunch {
   c10::SmallVector<at::ScalarType, 4> sums_;
 };
 
+// A value for each row of a tensor, in the dtype that kernels compute in.
+inline at::Tensor one_a_row(const at::Tensor& rows, bool use_double) {
+  Shape shape(rows.sizes().begin(), rows.sizes().end());
+  shape.back() = 1;
+  return allocate(shape, {}, use_double ? at::kDouble : at::kFloat, rows.device());
+}
+
 struct Rows : Program {
+  // Kept: what row_result has to say of each row.
   Results forward(const Call& given, const Agreement& a, const RandomState& random,
-                  bool) const override {
+                  bool keep) const override {
     const Call call = without_idle_draws(given);
     const Op& op = *call.op;
     const at::Tensor& x = *call.tensor[op.tensors[0]];
@@ -241,9 +250,15 @@ struct Rows : Program {
     Results results;
     for (int i = 0; i < op.outputs; ++i)
       results.push_back(allocate(x.sizes(), {}, dtype, a.device));
+    bool use_double = false;
+    for (int arg : op.tensors)
+      use_double |= call.tensor[arg] && call.tensor[arg]->scalar_type() == at::kDouble;
+    for (int i = 0; i < (keep ? op.kept : 0); ++i) results.push_back(one_a_row(x, use_double));
     if (x.numel() == 0) return results;
     RowLaunch launch(call, Family::kRowsForward, x.sizes(), a.device);
     for (int i = 0; i < op.outputs; ++i) launch.write(results[i], i);
+    for (size_t i = op.outputs; i < results.size(); ++i)
+      launch.write_once(results[i], int(i) - op.outputs);
     for (int arg : op.tensors) launch.read(call.tensor[arg], absent_value(op.args[arg]));
     launch.run(dtype, random.view(op));
     return results;

@@ -60,7 +60,7 @@ inline Halves split_rows(const at::Tensor& matrix, bool low_first) {
   RowLaunch launch(call, Family::kRowsForward, matrix.sizes(), matrix.device());
   launch.write(halves.low, 0);
   launch.write(halves.high, 1);
-  launch.write_once(halves.exponents);
+  launch.write_once(seen_as(halves.exponents, {rows, 1}, {1, 1}), 0);
   launch.read(&halves.source, 0);
   launch.run(at::kFloat, {});
   return halves;

@@ -33,9 +33,10 @@ inline const Op& residual_norm_op() {
 // and to `narrow`, where that is defined. `weight_like` and `bias_like` are defined where those
 // gradients are wanted.
 inline LayerNormGradients residual_norm_grad(const at::Tensor& dy, const at::Tensor& beside,
-                                             const at::Tensor& x, const at::Tensor& weight,
-                                             double eps, at::Tensor into, at::Tensor narrow,
-                                             at::Tensor weight_like, at::Tensor bias_like) {
+                                             const at::Tensor& x, const RowMoments& moments,
+                                             const at::Tensor& weight, double eps, at::Tensor into,
+                                             at::Tensor narrow, at::Tensor weight_like,
+                                             at::Tensor bias_like) {
   Call call{&residual_norm_op()};
   call.number[2] = eps;  // p is 0, so that results 0 and 1 are the same
   RowLaunch launch(call, Family::kRowsBackward, x.sizes(), x.device());
@@ -46,6 +47,7 @@ inline LayerNormGradients residual_norm_grad(const at::Tensor& dy, const at::Ten
   launch.read(&dy, 0);
   launch.read(&beside, 0);
   launch.read(&x, 0);
+  moments.read(launch);
   launch.read(&weight, 1);
   const auto sums = launch.run(x.scalar_type(), {});
   LayerNormGradients gradients{into, {}, {}};
@@ -54,15 +56,16 @@ inline LayerNormGradients residual_norm_grad(const at::Tensor& dy, const at::Ten
   return gradients;
 }
 
-// sum = residual + x, and its norm as `normed`, which may be narrower.
+// sum = residual + x, and its norm as `normed`, which may be narrower, and its moments.
 inline void residual_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
                           const at::Tensor& bias, double eps, const at::Tensor& normed,
-                          const at::Tensor& sum) {
+                          const at::Tensor& sum, const RowMoments& moments) {
   Call call{&residual_norm_op()};
   call.number[2] = eps;
   RowLaunch launch(call, Family::kRowsForward, x.sizes(), x.device());
   launch.write(normed, 0);
   launch.write(sum, 1);
+  moments.write(launch);
   launch.read(&x, 0);
   launch.read(&residual, 0);
   launch.read(&weight, 1);
@@ -97,11 +100,26 @@ struct TransformerBlock : Program {
     kEps,
     kRecompute
   };
-  enum Kept { kNormed1, kQkv, kAttended, kLse, kMiddle, kNormed2, kPre, kHidden, kCount };
+  enum Kept {
+    kNormed1,
+    kQkv,
+    kAttended,
+    kLse,
+    kMiddle,
+    kNormed2,
+    kPre,
+    kHidden,
+    kMean1,
+    kScale1,
+    kMean2,
+    kScale2,
+    kCount
+  };
 
   // Everything between x and the result, as matrices; what is undefined is not known (yet).
   struct Values {
     at::Tensor normed1, qkv, attended, lse, middle, normed2, pre, hidden;
+    RowMoments moments1, moments2;
   };
 
   Results forward(const Call& call, const Agreement& a, const RandomState&,
@@ -113,6 +131,7 @@ struct TransformerBlock : Program {
     if (block.mask.defined() && block.mask.requires_grad() && at::GradMode::is_enabled())
       throw UseReference{};
     Values v;
+    if (keep) v.moments1 = RowMoments::of(block.x), v.moments2 = RowMoments::of(block.x);
     block.find_middle(v, keep);
     block.find_hidden(v, keep && block.act != Act::kRelu);
     Results results{with_rows_of(parameter[kX], block.result(v))};
@@ -122,9 +141,12 @@ struct TransformerBlock : Program {
     const bool all = block.recompute == 0, few = block.recompute == 2;
     const bool relu = block.act == Act::kRelu;
     const bool wanted[kCount] = {all,  !few, true,          true,
-                                 !few, all,  !few && !relu, all || (relu && !few)};
-    const at::Tensor* values[kCount] = {&v.normed1, &v.qkv,     &v.attended, &v.lse,
-                                        &v.middle,  &v.normed2, &v.pre,      &v.hidden};
+                                 !few, all,  !few && !relu, all || (relu && !few),
+                                 true, true, true,          true};
+    const at::Tensor* values[kCount] = {
+        &v.normed1,       &v.qkv,           &v.attended, &v.lse,           &v.middle,
+        &v.normed2,       &v.pre,           &v.hidden,   &v.moments1.mean, &v.moments1.scale,
+        &v.moments2.mean, &v.moments2.scale};
     for (int i = 0; i < kCount; ++i)
       results.push_back(wanted[i] ? *values[i] : allocate({0}, {}, a.common, a.device));
     return results;
@@ -160,9 +182,9 @@ struct TransformerBlock : Program {
     const at::Tensor dnormed2 = grad_input(first.pre, block.weight(kW1));
     const at::Tensor dmiddle = block.mixed ? new_matrix_like(block.x) : dnormed2;
     const at::Tensor dproduct = block.mixed ? new_matrix_like(dnormed2) : dmiddle;
-    const auto norm2 = residual_norm_grad(dnormed2, dy, v.middle, block.parameter[kNorm2Weight],
-                                          block.eps, dmiddle, block.mixed ? dproduct : at::Tensor(),
-                                          like(kNorm2Weight), like(kNorm2Bias));
+    const auto norm2 = residual_norm_grad(
+        dnormed2, dy, v.middle, v.moments2, block.parameter[kNorm2Weight], block.eps, dmiddle,
+        block.mixed ? dproduct : at::Tensor(), like(kNorm2Weight), like(kNorm2Bias));
     g[kNorm2Weight] = norm2.weight, g[kNorm2Bias] = norm2.bias;
     layer(kProjWeight, kProjBias, dproduct, v.attended);
     if (!any(kX, kQkvBias)) return g;
@@ -175,8 +197,9 @@ struct TransformerBlock : Program {
     if (!any(kX, kNorm1Bias)) return g;
     const at::Tensor dnormed1 = grad_input(dqkv, block.weight(kQkvWeight), dattended);
     const at::Tensor dx = block.mixed ? dmiddle : dnormed1;
-    const auto norm1 = residual_norm_grad(dnormed1, dmiddle, block.x, block.parameter[kNorm1Weight],
-                                          block.eps, dx, {}, like(kNorm1Weight), like(kNorm1Bias));
+    const auto norm1 =
+        residual_norm_grad(dnormed1, dmiddle, block.x, v.moments1, block.parameter[kNorm1Weight],
+                           block.eps, dx, {}, like(kNorm1Weight), like(kNorm1Bias));
     if (b.wanted[kX]) g[kX] = with_rows_of(b.saved[kX], dx);
     g[kNorm1Weight] = norm1.weight, g[kNorm1Bias] = norm1.bias;
     return g;
@@ -219,8 +242,8 @@ struct TransformerBlock : Program {
       return linear(
           {input, weight(which), as_vector(parameter[which + 1]), act_of_it, residual, want_pre});
     }
-    at::Tensor norm(const at::Tensor& rows, int which) const {
-      return layer_norm(rows, parameter[which], parameter[which + 1], eps,
+    at::Tensor norm(const at::Tensor& rows, int which, const RowMoments& moments) const {
+      return layer_norm(rows, parameter[which], parameter[which + 1], eps, moments,
                         allocate(rows.sizes(), {}, dtype, rows.device()));
     }
     at::Tensor narrowed(const at::Tensor& rows) const { return mixed ? rows.to(dtype) : rows; }
@@ -240,7 +263,8 @@ struct TransformerBlock : Program {
 
     // Fills in what is not there yet, up to the sum in the middle of the block.
     void find_middle(Values& v, bool keep) const {
-      if (!v.normed1.defined() && (keep || !v.qkv.defined())) v.normed1 = norm(x, kNorm1Weight);
+      if (!v.normed1.defined() && (keep || !v.qkv.defined()))
+        v.normed1 = norm(x, kNorm1Weight, v.moments1);
       if (!v.qkv.defined()) v.qkv = layer(v.normed1, kQkvWeight).out;
       if (!v.attended.defined()) {
         const AttentionResult result = attention(attention_call(v.qkv), keep);
@@ -255,10 +279,10 @@ struct TransformerBlock : Program {
       const at::Tensor product = layer(v.attended, kProjWeight).out;
       v.middle = new_matrix_like(x), v.normed2 = new_matrix_like(product);
       residual_norm(product, x, parameter[kNorm2Weight], parameter[kNorm2Bias], eps, v.normed2,
-                    v.middle);
+                    v.middle, v.moments2);
     }
     void find_hidden(Values& v, bool want_pre) const {
-      if (!v.normed2.defined()) v.normed2 = norm(v.middle, kNorm2Weight);
+      if (!v.normed2.defined()) v.normed2 = norm(v.middle, kNorm2Weight, v.moments2);
       if (v.hidden.defined()) return;
       if (v.pre.defined()) {
         v.hidden = new_matrix(v.pre.size(0), v.pre.size(1), v.pre);
@@ -278,8 +302,16 @@ struct TransformerBlock : Program {
       const at::Tensor& t = b.saved[size_t(kParameters + 1 + which)];
       return t.numel() ? t : at::Tensor();
     };
-    return {value(kNormed1), value(kQkv),     value(kAttended), value(kLse),
-            value(kMiddle),  value(kNormed2), value(kPre),      value(kHidden)};
+    return {value(kNormed1),
+            value(kQkv),
+            value(kAttended),
+            value(kLse),
+            value(kMiddle),
+            value(kNormed2),
+            value(kPre),
+            value(kHidden),
+            {value(kMean1), value(kScale1)},
+            {value(kMean2), value(kScale2)}};
   }
 };
 
