@@ -9,6 +9,13 @@
 
 namespace megafuse {
 
+// CUlaunchConfig, without attributes.
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared = 0;
+  void *stream = nullptr, *attributes = nullptr;
+  unsigned attribute_count = 0;
+};
+
 struct Driver {
   int (*ModuleLoadData)(void** module, const void* image);
   int (*ModuleGetFunction)(void** function, void* module, const char* name);
@@ -24,6 +31,7 @@ struct Driver {
   int (*GetErrorString)(int error, const char** text);
   // Of newer drivers; null where there is none.
   int (*FuncSetAttribute)(void* function, int attribute, int value);
+  int (*OccupancyMaxActiveClusters)(int* clusters, void* function, const LaunchConfig* config);
   int (*TensorMapEncodeTiled)(void* map, int dtype, uint32_t rank, void* address,
                               const uint64_t* size, const uint64_t* stride, const uint32_t* box,
                               const uint32_t* step, int interleave, int swizzle, int promotion,
@@ -84,6 +92,7 @@ struct Driver {
       slot = reinterpret_cast<std::decay_t<decltype(slot)>>(dlsym(library, name));
     };
     look_for(d.FuncSetAttribute, "cuFuncSetAttribute");
+    look_for(d.OccupancyMaxActiveClusters, "cuOccupancyMaxActiveClusters");
     look_for(d.TensorMapEncodeTiled, "cuTensorMapEncodeTiled");
     return d;
   }

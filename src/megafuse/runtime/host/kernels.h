@@ -242,7 +242,22 @@ class KernelTable {
     compiled.cluster = unsigned(cluster);
     const int64_t grid = int64_t(per_processor) * multiprocessors(device);
     compiled.max_grid = unsigned(std::min<int64_t>(grid, INT32_MAX));
+    if (cluster > 1 && per_processor <= kResident) limit_to_resident(compiled);
     return compiled;
+  }
+
+  // Blocks that go on from row to row must all be resident: one cluster that waits for the others
+  // doubles the time. How many are depends on how many processors the chip's groups have.
+  static constexpr int kResident = 32;
+  static void limit_to_resident(Compiled& compiled) {
+    const Driver& driver = Driver::get();
+    int clusters = 0;
+    const LaunchConfig config{{compiled.cluster, 1, 1}, {compiled.block, 1, 1}};
+    if (!driver.OccupancyMaxActiveClusters ||
+        driver.OccupancyMaxActiveClusters(&clusters, compiled.function, &config) != 0 ||
+        clusters < 1)
+      return;
+    compiled.max_grid = std::min(compiled.max_grid, unsigned(clusters) * compiled.cluster);
   }
 
   std::shared_mutex mutex_;
