@@ -34,8 +34,10 @@ inline bool draws(const Call& call) {
   return call.op->random && call.choice[position_of(*call.op, "training")];
 }
 
-// Columns up to which the CPU does many rows side by side: kMost of kernels/short_rows_cpu.h.
-constexpr int64_t kSideBySide = 15;
+// Whether the CPU does rows side by side (kernels/short_rows_cpu.h, of at most kMost columns).
+// Alone, up to 32 columns take up to twice as long, and more than that if they are not whole
+// vectors.
+constexpr bool side_by_side(int64_t cols) { return cols <= 32 || (cols < 64 && cols % 16); }
 
 // One launch: operands are added in the kernel's order, outputs first.
 class RowLaunch {
@@ -201,7 +203,7 @@ class RowLaunch {
   }
 
   std::vector<at::Tensor> on_cpu(at::ScalarType sum_in, at::ArrayRef<uint64_t> random) {
-    request_.short_rows = cols() <= kSideBySide;
+    request_.short_rows = side_by_side(cols());
     const Compiled kernel = KernelTable::get().find(request_, space_);
     const int64_t threads = at::get_num_threads();
     at::Tensor partial;
