@@ -299,7 +299,7 @@ struct RowsCpu : PointwiseCpu<K> {
       !is_same<void, decltype(moments_in(*static_cast<Total*>(nullptr)))>;
   static MF_INLINE bool is_level(const Total& total) {
     const auto& x = moments_in(total);
-    const F close = x.mean * F(1.0 / 4096);
+    const F close = x.mean * F(1.0 / 256);
     return (x.mean != F(0)) & (x.squares <= x.n * close * close);
   }
   __attribute__((noinline)) void settle(Total& total, i64 column, i64 n) {

@@ -36,7 +36,8 @@ struct ShortRowsCpu : RowsCpu<K> {
 
   static constexpr int kMost = 63;   // columns (runtime/host/rows.h)
   static constexpr int kSide = 32;   // rows: GCC 12 makes scalars of loops over 16
-  static constexpr int kRun = 8;     // columns added up before their sums are
+  static constexpr int kRun = 4;     // columns added up before their sums are
+  static constexpr int kLevels = 5;  // of such sums: kMost < kRun << kLevels
   static constexpr int kTiles = 16;  // tiles summed in F before they are added to the partial sums
 
   // Element (row, column) of a tile is at column * kSide + row.
@@ -250,16 +251,23 @@ struct ShortRowsCpu : RowsCpu<K> {
     using Term =
         decltype(functor.template term<S>(*static_cast<Kept*>(nullptr), totals[0], F(L)...));
     constexpr int kTerms = Count<Term>::value;
-    alignas(64) F sums[kTerms][kSide], run[kTerms][kSide];
-    auto clear = [](F(&all)[kTerms][kSide]) __attribute__((always_inline)) {
+    // Of kRun columns, and of 1, 2, 4... times as many: sums are joined in pairs, as rounding likes
+    // it.
+    alignas(64) F sums[kTerms][kSide], pairs[kLevels][kTerms][kSide];
+    auto clear = [&]() __attribute__((always_inline)) {
       for (int t = 0; t < kTerms; ++t)
-        for (int row = 0; row < kSide; ++row) all[t][row] = Neutral<kMax, F>::value();
+        for (int row = 0; row < kSide; ++row) sums[t][row] = Neutral<kMax, F>::value();
     };
-    clear(sums);
+    auto join = [&](const F(&more)[kTerms][kSide]) __attribute__((always_inline)) {
+      for (int t = 0; t < kTerms; ++t)
+        for (int row = 0; row < kSide; ++row)
+          sums[t][row] = joined<kMax>(sums[t][row], more[t][row]);
+    };
     const auto fn = functor;
-    for (int first = 0; first < int(cols); first += kRun) {
+    int runs = 0;
+    for (int first = 0; first < int(cols); first += kRun, ++runs) {
       const int end = first + kRun < int(cols) ? first + kRun : int(cols);
-      clear(run);
+      clear();
       for (int c = first; c < end; ++c) {
         const F shared[] = {late[L][c]..., F(0)};
         MF_VECTOR_LOOP
@@ -267,13 +275,17 @@ struct ShortRowsCpu : RowsCpu<K> {
           Kept kept{kept_tile[P].at[c * kSide + row]...};
           const Term term = fn.template term<S>(kept, totals[row], shared[L]...);
           if constexpr (!Fn::keeps_inputs) ((kept_tile[P].at[c * kSide + row] = kept[P]), ...);
-          for (int t = 0; t < kTerms; ++t) run[t][row] = joined<kMax>(run[t][row], result(term, t));
+          for (int t = 0; t < kTerms; ++t)
+            sums[t][row] = joined<kMax>(sums[t][row], result(term, t));
         }
       }
-      for (int t = 0; t < kTerms; ++t)
-        for (int row = 0; row < kSide; ++row)
-          sums[t][row] = joined<kMax>(sums[t][row], run[t][row]);
+      int level = 0;
+      for (; runs >> level & 1; ++level) join(pairs[level]);
+      __builtin_memcpy(pairs[level], sums, sizeof sums);
     }
+    clear();
+    for (int level = 0; level < kLevels; ++level)
+      if (runs >> level & 1) join(pairs[level]);
     MF_VECTOR_LOOP
     for (int row = 0; row < kSide; ++row) {
       Total total = totals[row];
