@@ -221,20 +221,30 @@ struct RowsCpu : PointwiseCpu<K> {
       [[maybe_unused]] Staging<sizeof...(L)> staging;
       const Access from[sizeof...(L) + 1] = {
           reader<LateIn<L>>(K::outputs + Fn::early + L, column + done, count, staging[L])...};
-      auto add = [&](i64 i, int lane) __attribute__((always_inline)) {
+      auto add = [&](i64 i, int lane, bool counts) __attribute__((always_inline)) {
         Kept kept{held[P][done + i]...};
         const Term term = fn.template term<S>(kept, known, read<LateIn<L>>(from[L], i)...);
-        if constexpr (!Fn::keeps_inputs) ((held[P][done + i] = kept[P]), ...);
+        if constexpr (!Fn::keeps_inputs)
+          ((held[P][done + i] = select(counts, kept[P], held[P][done + i])), ...);
         for (int t = 0; t < kTerms; ++t)
-          lanes[t][lane] = joined<kMax>(lanes[t][lane], result(term, t));
+          lanes[t][lane] = joined<kMax>(lanes[t][lane],
+                                        select(counts, result(term, t), Neutral<kMax, F>::value()));
       };
       i64 i = 0;
       for (; i + kWide <= count; i += kWide) {
         MF_VECTOR_LOOP
-        for (int lane = 0; lane < kWide; ++lane) add(i + lane, lane);
+        for (int lane = 0; lane < kWide; ++lane) add(i + lane, lane, true);
       }
-      MF_VECTOR_LOOP
-      for (int lane = 0; lane < count - i; ++lane) add(i + lane, lane);
+      const int rest = int(count - i);
+      if (i > 0 && rest % 16) {
+        // A loop over the rest would end in scalars: the last kWide, of which only the rest counts.
+        MF_VECTOR_LOOP
+        for (int lane = 0; lane < kWide; ++lane)
+          add(count - kWide + lane, lane, lane >= kWide - rest);
+      } else {
+        MF_VECTOR_LOOP
+        for (int lane = 0; lane < rest; ++lane) add(i + lane, lane, true);
+      }
       if (in_runs && ((done + kBlock) % kRun == 0 || done + kBlock >= n))
         for (int t = 0; t < kTerms; ++t)
           for (int lane = 0; lane < kWide; ++lane) {
