@@ -144,16 +144,14 @@ def test_equal_numbers(stored: torch.dtype) -> None:
             for _ in range(2)
         )
         weight, bias = (drawn((cols,), stored, "cpu").requires_grad_() for _ in range(2))
-        eager = torch.nn.functional.layer_norm(x, (cols,), weight, bias)
         ours = mf.layer_norm(x, weight, bias)
-        assert torch.equal(eager, bias.expand_as(x)), cols
-        assert torch.equal(ours, eager), cols
+        assert torch.equal(ours, bias.expand_as(x)), cols
         grad = torch.autograd.grad(ours, weight, drawn((rows, cols), stored, "cpu"))[0]
         assert not grad.any(), cols
         normed, s = mf.residual_layer_norm(x, residual, weight, bias)
-        assert torch.equal(normed, eager), cols
+        assert torch.equal(normed, bias.expand_as(x)), cols
         assert torch.equal(s, x + residual), cols
-        assert torch.equal(mf.softmax(x), torch.softmax(x, -1)), cols
+        assert torch.equal(mf.softmax(x), torch.ones_like(x) / cols), cols
         near(mf.rms_norm(x, weight), mf.reference.rms_norm(wide(x), wide(weight)), stored)
         rms = mf.residual_rms_norm(x, residual, weight)[0]
         near(rms, mf.reference.rms_norm(wide(s), wide(weight)), stored)
