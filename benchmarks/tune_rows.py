@@ -48,7 +48,7 @@ def candidates(variant: Variant) -> Iterator[RowShape]:
             rows = block // threads if cluster == 1 else 1
             for ahead in (True, False) if sums and registers <= 64 else (False,):
                 yield RowShape(items, threads, rows, cluster, True, ahead, grid)
-            if not sums and registers <= 32 and cluster == 1:
+            if not sums and registers <= 32:
                 for waves in (1, 2):
                     grid = max(waves * 1024 // block, 1)
                     yield RowShape(items, threads, rows, cluster, True, True, grid)

@@ -107,7 +107,7 @@ def test_training(model: tuple[nn.Module, Callable], device: str) -> None:
     ours, exact = fused(*model).train(), copy.deepcopy(torchs).double()
     batches = [batch(device) for _ in range(2)]
     curve, expected, known = (trained(m, batches) for m in (ours, torchs, exact))
-    assert known[-1] < 0.9 * known[0]
+    assert known[-2:].mean() < 0.97 * known[:2].mean()  # of both batches
     allowed = 2 * (expected - known).abs().max() + 2e-6
     assert (curve - known).abs().max() <= allowed, (curve - known, expected - known)
 

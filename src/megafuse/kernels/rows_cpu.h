@@ -6,11 +6,13 @@
 #include "pointwise_cpu.h"
 #include "rows.h"
 
-// The elements of a vector, in another order.
+// The elements of a vector, or of two, in another order.
 #if defined(__clang__)
 #define MF_SHUFFLE(v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
+#define MF_SHUFFLE_TWO(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
 #define MF_SHUFFLE(v, ...) __builtin_shuffle(v, decltype(v > v){__VA_ARGS__})
+#define MF_SHUFFLE_TWO(a, b, ...) __builtin_shuffle(a, b, decltype(a > b){__VA_ARGS__})
 #endif
 
 namespace mf {
@@ -19,6 +21,13 @@ template <class A, class B>
 constexpr bool is_same = false;
 template <class A>
 inline constexpr bool is_same<A, A> = true;
+
+// Whether a Total is of moments (layer_norm.h).
+template <class T>
+constexpr auto is_of_moments(const T& total) -> decltype(total.squares, true) {
+  return true;
+}
+constexpr bool is_of_moments(...) { return false; }
 
 template <class K>
 struct RowsCpu : PointwiseCpu<K> {
@@ -169,7 +178,7 @@ struct RowsCpu : PointwiseCpu<K> {
           kept = fn.load(read<In<I>>(from[I], i)...);
         ((to[P][done + i] = rounded(kept[P])), ...);
       }
-      if constexpr (rounds_by_block) (round_block(to[P] + done, count), ...);
+      if constexpr (rounds_by_block) (round_all(to[P] + done, count), ...);
     }
   }
 
@@ -180,10 +189,13 @@ struct RowsCpu : PointwiseCpu<K> {
     if constexpr (rounds_by_block) return value;
     return Rounded<typename Fn::KeptAs>::to(value);
   }
-  static MF_INLINE void round_block(float* values, i64 n) {
+  static MF_INLINE void round_all(float* values, i64 n) {
     half rounded[kBlock];
-    narrow(values, rounded, n);
-    widen(rounded, values, n);
+    for (i64 done = 0; done < n; done += kBlock) {
+      const i64 count = n - done < kBlock ? n - done : kBlock;
+      narrow(values + done, rounded, count);
+      widen(rounded, values + done, count);
+    }
   }
 
   // Step S over it, kWide elements side by side.
@@ -207,20 +219,30 @@ struct RowsCpu : PointwiseCpu<K> {
       [[maybe_unused]] Staging<sizeof...(L)> staging;
       const Access from[sizeof...(L) + 1] = {
           reader<LateIn<L>>(K::outputs + kLateAt + L, column + done, count, staging[L])...};
-      auto add = [&](i64 i, int lane) __attribute__((always_inline)) {
+      auto add = [&](i64 i, int lane, bool counts) __attribute__((always_inline)) {
         Kept kept{held[P][done + i]...};
         const Term term = fn.template term<S>(kept, known, read<LateIn<L>>(from[L], i)...);
-        if constexpr (!Fn::keeps_inputs) ((held[P][done + i] = kept[P]), ...);
+        if constexpr (!Fn::keeps_inputs)
+          ((held[P][done + i] = select(counts, kept[P], held[P][done + i])), ...);
         for (int t = 0; t < kTerms; ++t)
-          lanes[t][lane] = joined<kMax>(lanes[t][lane], result(term, t));
+          lanes[t][lane] = joined<kMax>(lanes[t][lane],
+                                        select(counts, result(term, t), Neutral<kMax, F>::value()));
       };
       i64 i = 0;
       for (; i + kWide <= count; i += kWide) {
         MF_VECTOR_LOOP
-        for (int lane = 0; lane < kWide; ++lane) add(i + lane, lane);
+        for (int lane = 0; lane < kWide; ++lane) add(i + lane, lane, true);
       }
-      MF_VECTOR_LOOP
-      for (int lane = 0; lane < count - i; ++lane) add(i + lane, lane);
+      const int rest = int(count - i);
+      if (i > 0 && rest % 16) {
+        // A loop over the rest would end in scalars: the last kWide, of which only the rest counts.
+        MF_VECTOR_LOOP
+        for (int lane = 0; lane < kWide; ++lane)
+          add(count - kWide + lane, lane, lane >= kWide - rest);
+      } else {
+        MF_VECTOR_LOOP
+        for (int lane = 0; lane < rest; ++lane) add(i + lane, lane, true);
+      }
       if (in_runs && ((done + kBlock) % kRun == 0 || done + kBlock >= n))
         for (int t = 0; t < kTerms; ++t)
           for (int lane = 0; lane < kWide; ++lane) {
@@ -277,7 +299,33 @@ struct RowsCpu : PointwiseCpu<K> {
       steps<Fn::steps - 1, kLanes>(total, column, n);
     else  // not 16 lanes: GCC 12 unrolls loops of 16 and then fails to vectorise them
       steps<Fn::steps - 1, 32>(total, column, n);
+    if constexpr (has_mean)
+      if (is_level(total)) settle(total, column, n);
     return total;
+  }
+
+  // A sum of 7 equal numbers is rounded, and its seventh may not be that number, as PyTorch's mean
+  // is: x - mean is then a unit in the last place, over a deviation of 0. Adding up in pairs would
+  // help powers of two only. So where all numbers are close to their mean, the mean of x - mean,
+  // which is exact, is added to it. Few rows are so, and only they are gone through again.
+  static constexpr bool has_mean = is_of_moments(Total());
+  static MF_INLINE bool is_level(const Total& total) {
+    const F close = total.mean * F(1.0 / 256);
+    return (total.mean != F(0)) & (total.squares <= total.n * close * close);
+  }
+  __attribute__((noinline)) void settle(Total& total, i64 column, i64 n) {
+    static_assert(Fn::steps == 2 && !Fn::weighs, "the mean, then what needs it");
+    const F* const x = part[Fn::kept - 1];
+    const F mean = total.mean;
+    alignas(64) F lanes[kLanes] = {};
+    i64 i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+      MF_VECTOR_LOOP
+      for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += x[i + lane] - mean;
+    }
+    for (int lane = 0; lane < n - i; ++lane) lanes[lane] += x[i + lane] - mean;
+    total.mean += across<false>(lanes) / F(n);
+    step<1, kLanes>(total, column, n, Indices<>(), AllParts());
   }
 
   // Writes its results. kBuffered: sums over rows gather in a buffer first.

@@ -34,8 +34,12 @@ inline bool draws(const Call& call) {
   return call.op->random && call.choice[position_of(*call.op, "training")];
 }
 
-// Columns up to which the CPU does many rows side by side: kMost of kernels/short_rows_cpu.h.
-constexpr int64_t kSideBySide = 15;
+// Whether the CPU does rows side by side (kernels/short_rows_cpu.h, of at most kMost columns).
+// Alone, up to 32 columns take up to three times as long, and forward so do more of them that are
+// not whole vectors; a backward, which has more tiles to turn, does not.
+constexpr bool side_by_side(int64_t cols, Family family) {
+  return cols <= 32 || (family == Family::kRowsForward && cols < 64 && cols % 16);
+}
 
 // One launch: operands are added in the kernel's order, outputs first.
 class RowLaunch {
@@ -202,7 +206,7 @@ class RowLaunch {
   }
 
   std::vector<at::Tensor> on_cpu(at::ScalarType sum_in, at::ArrayRef<uint64_t> random) {
-    request_.short_rows = cols() <= kSideBySide;
+    request_.short_rows = side_by_side(cols(), request_.family);
     const Compiled kernel = KernelTable::get().find(request_, space_);
     const int64_t threads = at::get_num_threads();
     at::Tensor partial;
