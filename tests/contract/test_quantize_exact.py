@@ -109,6 +109,8 @@ def test_mixed_dtypes_round_where_pytorch_rounds(
     points = torch.randint(-9, 9, (50,), device=device) + 0.5
     for divisor in (scales.to(scale), scales[0].to(scale), scales[:1].to(scale), 0.05):
         same(rows.to(x), divisor, points.to(zero))
+        same(rows[0, 0].to(x), divisor, points.to(zero))
+    same(rows[0, 0].to(x), scales.to(scale), 3)
 
 
 def test_scale_of_zero_and_negative(device: str) -> None:

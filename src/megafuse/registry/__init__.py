@@ -388,6 +388,10 @@ def _traced(op: Op) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         bare = False
         if any(not isinstance(args[i], Tensor) for i in numbers):
+            dims = [a.dim() for a in args if isinstance(a, Tensor)]
+            if dims and dims[0] == 0 and any(dims):
+                op.check(*args)
+                return op.reference(*args)  # no tensor has as little say there as a number
             args, bare = _as_tensors(args, numbers)
         results = overload(*args)
         if more:

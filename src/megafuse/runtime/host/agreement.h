@@ -74,6 +74,14 @@ class Promotion {
   at::ScalarType dims_ = at::ScalarType::Undefined, zeros_ = at::ScalarType::Undefined;
 };
 
+// Whether a kernel that knows x's, the divisor's and the common dtype rounds their quotient as
+// PyTorch does: a divisor of no dimensions has no say in it, an x of none only among others.
+inline bool can_round_quotient(const at::Tensor& x, const at::Tensor* divisor,
+                               at::ScalarType common) {
+  return x.dim() > 0 && (!divisor || divisor->dim() > 0 || x.scalar_type() == common ||
+                         x.scalar_type() == divisor->scalar_type());
+}
+
 // Pointwise: dtypes promote, shapes broadcast (forward.h sees to that).
 inline Agreement agree_pointwise(const Call& call) {
   const Op& op = *call.op;
@@ -85,9 +93,10 @@ inline Agreement agree_pointwise(const Call& call) {
   Promotion promotion;
   for (int arg : op.tensors) {
     const at::Tensor* t = call.tensor[arg];
-    // What may be a number is one also as a zero-dimensional CPU tensor: it promotes nothing.
-    const bool number = op.args[arg].kind == ArgKind::kTensorOrNumber && any_dims && t &&
-                        t->dim() == 0 && t->is_cpu() &&
+    // What may be a number is one also as a zero-dimensional CPU tensor beside a first argument
+    // that has dimensions: it promotes nothing.
+    const bool number = op.args[arg].kind == ArgKind::kTensorOrNumber && t && t->dim() == 0 &&
+                        t->is_cpu() && call.tensor[0]->dim() > 0 &&
                         !(op.differentiable() && t->requires_grad());
     a.by_value[arg] = !t || number || (any_cuda && t->is_cpu());
     if (!t) continue;
@@ -112,10 +121,9 @@ inline Agreement agree_pointwise(const Call& call) {
   }
   if (!first) throw BadArguments{};
   a.common = promotion.result();
-  // A zero-dimensional divisor on the GPU is rounded to x's dtype, which kernels, knowing the
-  // common one alone, cannot do where the third argument has raised it.
-  if (op.inverted >= 0 && !a.by_value[op.inverted] && any_dims &&
-      call.tensor[op.inverted]->dim() == 0 && call.tensor[0]->scalar_type() != a.common)
+  if (op.inverted >= 0 && any_dims &&
+      !can_round_quotient(*first, a.by_value[op.inverted] ? nullptr : call.tensor[op.inverted],
+                          a.common))
     throw UseReference{};
   a.use_double = a.common == at::kDouble;
   a.out = op.fixed_dtype != at::ScalarType::Undefined ? op.fixed_dtype : a.common;
