@@ -112,7 +112,7 @@ struct PointwiseCpu {
 
   // Random words for n elements from `index` on; returns where the first one's is. Drawn in a
   // loop of their own: four that leave together would keep the functor's from vectorising.
-  static MF_INLINE const u32* draw(const Random& random, i64 index, i64 n, u32* drawn) {
+  static MF_INLINE u32* draw(const Random& random, i64 index, i64 n, u32* drawn) {
     const u64 first = u64(index) >> 2;
     const i64 skip = index & 3;
     MF_VECTOR_LOOP

@@ -37,8 +37,9 @@ struct ShortRowsCpu : RowsCpu<K> {
   static constexpr int kMost = 63;   // columns (runtime/host/rows.h)
   static constexpr int kSide = 32;   // rows: GCC 12 makes scalars of loops over 16
   static constexpr int kRun = 4;     // columns added up before their sums are
-  static constexpr int kLevels = 5;  // of such sums: kMost < kRun << kLevels
+  static constexpr int kLevels = 5;  // of such sums
   static constexpr int kTiles = 16;  // tiles summed in F before they are added to the partial sums
+  static_assert(kMost <= kRun << (kLevels - 1), "sums of all columns have a level");
 
   // Element (row, column) of a tile is at column * kSide + row.
   struct Tile {
@@ -85,21 +86,21 @@ struct ShortRowsCpu : RowsCpu<K> {
       for (int i = 0; i < int(cols) * kSide; ++i) tile.at[i] = value;
     } else {
       [[maybe_unused]] Tile straight;
-      const F* rows[kSide];
+      F* rows[kSide];
       if constexpr (is_direct<Op>) {
         for (int row = 0; row < count; ++row)
-          rows[row] = reinterpret_cast<const F*>(access<Op>(operand, row).base);
+          rows[row] = reinterpret_cast<F*>(access<Op>(operand, row).base);
       } else {
         const int together = rows_together<Op>(operand);
         for (int row = 0; row < count; row += together)
           convert_in<Op>(access<Op>(operand, row), straight.at + row * cols, together * cols);
         for (int row = 0; row < count; ++row) rows[row] = straight.at + row * cols;
       }
-      turn(rows, tile.at);
+      turn<false>(rows, tile.at);
     }
   }
   template <int O>
-  MF_INLINE void turn_out(const Tile& tile) const {
+  MF_INLINE void turn_out(Tile& tile) const {
     using Op = Out<O>;
     if constexpr (Op::walk == 'c' || Op::walk == 's') {
       [[maybe_unused]] Tile straight;
@@ -107,7 +108,7 @@ struct ShortRowsCpu : RowsCpu<K> {
       for (int row = 0; row < count; ++row)
         rows[row] = is_direct<Op> ? reinterpret_cast<F*>(access<Op>(O, row).base)
                                   : straight.at + row * cols;
-      turn_back(tile.at, rows);
+      turn<true>(rows, tile.at);
       if constexpr (!is_direct<Op>) {
         const int together = rows_together<Op>(O);
         for (int row = 0; row < count; row += together)
@@ -156,35 +157,26 @@ struct ShortRowsCpu : RowsCpu<K> {
   }
 
   // Four rows and columns at a time, in vectors that every CPU has: one by one they took longer
-  // than the rest of a norm. The last four columns may overlap those before them.
-  template <class E>
-  MF_INLINE void turn(const E* const (&rows)[kSide], E* tile) const {
+  // than the rest of a norm. The last four columns may overlap those before them. kOut: from the
+  // tile into the rows.
+  template <bool kOut, class E>
+  MF_INLINE void turn(E* const (&rows)[kSide], E* tile) const {
     const i64 n = cols, fours = n < 4 ? 0 : count / 4 * 4, all = count;
     for (i64 row = 0; row < fours; row += 4)
       for (i64 c = 0; c < n; c += 4) {
         const i64 at = c < n - 4 ? c : n - 4;
+        E* const columns = tile + at * kSide + row;
         Square<E> square;
-        for (int i = 0; i < 4; ++i) square.load(i, rows[row + i] + at);
+        for (int i = 0; i < 4; ++i) square.load(i, kOut ? columns + i * kSide : rows[row + i] + at);
         square.turn();
-        E* const to = tile + at * kSide + row;
-        for (int i = 0; i < 4; ++i) square.store(i, to + i * kSide);
+        for (int i = 0; i < 4; ++i)
+          square.store(i, kOut ? rows[row + i] + at : columns + i * kSide);
       }
     for (i64 row = fours; row < all; ++row)
-      for (i64 c = 0; c < n; ++c) tile[c * kSide + row] = rows[row][c];
-  }
-  MF_INLINE void turn_back(const F* tile, F* const (&rows)[kSide]) const {
-    const i64 n = cols, fours = n < 4 ? 0 : count / 4 * 4, all = count;
-    for (i64 row = 0; row < fours; row += 4)
-      for (i64 c = 0; c < n; c += 4) {
-        const i64 at = c < n - 4 ? c : n - 4;
-        const F* const from = tile + at * kSide + row;
-        Square<F> square;
-        for (int i = 0; i < 4; ++i) square.load(i, from + i * kSide);
-        square.turn();
-        for (int i = 0; i < 4; ++i) square.store(i, rows[row + i] + at);
+      for (i64 c = 0; c < n; ++c) {
+        E &in_row = rows[row][c], &in_tile = tile[c * kSide + row];
+        (kOut ? in_row : in_tile) = kOut ? in_tile : in_row;
       }
-    for (i64 row = fours; row < all; ++row)
-      for (i64 c = 0; c < n; ++c) rows[row][c] = tile[c * kSide + row];
   }
   template <class E>
   struct Square {
@@ -213,10 +205,10 @@ struct ShortRowsCpu : RowsCpu<K> {
 
   void draw(i64 first) {
     u32 in_order[kMost * kSide + 4];
-    const u32* here = PointwiseCpu<K>::draw(random, first * cols, cols * count, in_order);
-    const u32* rows[kSide];
+    u32* const here = PointwiseCpu<K>::draw(random, first * cols, cols * count, in_order);
+    u32* rows[kSide];
     for (int row = 0; row < count; ++row) rows[row] = here + row * cols;
-    turn(rows, drawn);
+    turn<false>(rows, drawn);
   }
 
   // ---- a tile

@@ -392,33 +392,13 @@ def _traced(op: Op) -> Callable[..., Any]:
             if dims and dims[0] == 0 and any(dims):
                 op.check(*args)
                 return op.reference(*args)  # no tensor has as little say there as a number
-            args, bare = _as_tensors(args, numbers)
+            args, bare = arguments.as_tensors(args, numbers)
         results = overload(*args)
         if more:
             results = results[0] if outputs == 1 else tuple(results[:outputs])
         return results.squeeze(0) if bare else results
 
     return call
-
-
-def _as_tensors(args: tuple[Any, ...], numbers: list[int]) -> tuple[tuple[Any, ...], bool]:
-    """Zero-dimensional tensors for `numbers`, as the dispatcher wants, and whether the others got
-    a dimension: beside such tensors a number would have a say in the result's dtype.
-
-    float32 loses nothing: kernels compute in it unless a tensor is float64, and then the number
-    is made float64 too.
-    """
-    floats = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
-    double = any(t.dtype == torch.float64 for t in floats)
-    bare = bool(floats) and all(t.dim() == 0 for t in floats)
-    made = []
-    for i, a in enumerate(args):
-        if i in numbers and not isinstance(a, Tensor):
-            a = torch.scalar_tensor(a, dtype=torch.float64 if double else torch.float32)
-        elif bare and isinstance(a, Tensor) and a.dim() == 0:
-            a = a.unsqueeze(0)
-        made.append(a)
-    return tuple(made), bare
 
 
 # ---- the dispatcher's side, until the host runtime takes over

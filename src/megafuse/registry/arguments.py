@@ -1,4 +1,5 @@
-"""An op's arguments: what its signature says, and the words of every error about them.
+"""An op's arguments: what its signature says, the words of every error about them, and what the
+dispatcher gets for numbers.
 
 The host runtime notices that something is wrong; the words are here, in one place, so that the
 reference path gives the same ones.
@@ -293,3 +294,23 @@ def _spelled(rule: str) -> str:
 
 def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def as_tensors(args: tuple[Any, ...], numbers: list[int]) -> tuple[tuple[Any, ...], bool]:
+    """Zero-dimensional tensors for `numbers`, as the dispatcher wants, and whether the others got
+    a dimension: beside such tensors a number would have a say in the result's dtype.
+
+    float32 loses nothing: kernels compute in it unless a tensor is float64, and then the number
+    is made float64 too.
+    """
+    floats = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
+    double = any(t.dtype == torch.float64 for t in floats)
+    bare = bool(floats) and all(t.dim() == 0 for t in floats)
+    made = []
+    for i, a in enumerate(args):
+        if i in numbers and not isinstance(a, Tensor):
+            a = torch.scalar_tensor(a, dtype=torch.float64 if double else torch.float32)
+        elif bare and isinstance(a, Tensor) and a.dim() == 0:
+            a = a.unsqueeze(0)
+        made.append(a)
+    return tuple(made), bare
