@@ -300,16 +300,14 @@ def as_tensors(args: tuple[Any, ...], numbers: list[int]) -> tuple[tuple[Any, ..
     """Zero-dimensional tensors for `numbers`, as the dispatcher wants, and whether the others got
     a dimension: beside such tensors a number would have a say in the result's dtype.
 
-    float32 loses nothing: kernels compute in it unless a tensor is float64, and then the number
-    is made float64 too.
+    They are float64, as numbers are: PyTorch's CUDA kernels take a number's reciprocal in it.
     """
     floats = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
-    double = any(t.dtype == torch.float64 for t in floats)
-    bare = bool(floats) and all(t.dim() == 0 for t in floats)
+    bare = len(floats) > 0 and all(t.dim() == 0 for t in floats)  # torch 2.11 traces no bool(list)
     made = []
     for i, a in enumerate(args):
         if i in numbers and not isinstance(a, Tensor):
-            a = torch.scalar_tensor(a, dtype=torch.float64 if double else torch.float32)
+            a = torch.scalar_tensor(a, dtype=torch.float64)
         elif bare and isinstance(a, Tensor) and a.dim() == 0:
             a = a.unsqueeze(0)
         made.append(a)

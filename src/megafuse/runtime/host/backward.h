@@ -20,8 +20,9 @@ class Backward {
         gradients(op.grads.size()) {
     use_double = grad.scalar_type() == at::kDouble;
     reads.push_back(strides_in(shape, grad.sizes(), grad.strides()));
-    for (const at::Tensor& t : b.saved) {
-      if (by_value(t)) continue;
+    for (size_t s = 0; s < b.saved.size(); ++s) {
+      if (by_value(s)) continue;
+      const at::Tensor& t = b.saved[s];
       use_double |= t.scalar_type() == at::kDouble;
       reads.push_back(strides_in(shape, t.sizes(), t.strides()));
     }
@@ -63,8 +64,14 @@ class Backward {
   }
 
  private:
-  bool by_value(const at::Tensor& t) const {
-    return !t.defined() || (t.is_cpu() && grad.is_cuda());
+  // As in the forward: a number, also where it came as a zero-dimensional CPU tensor.
+  bool by_value(size_t s) const {
+    const at::Tensor& t = b.saved[s];
+    if (!t.defined()) return true;
+    const int arg = op.saved[s];
+    const bool number = arg >= 0 && op.args[arg].kind == ArgKind::kTensorOrNumber &&
+                        t.dim() == 0 && grad.dim() > 0;
+    return t.is_cpu() && (grad.is_cuda() || number);
   }
   at::ScalarType dtype_of(int i) const {
     return b.like[i].defined() ? b.like[i].scalar_type() : grad.scalar_type();
@@ -106,7 +113,7 @@ class Backward {
     space.add(grad.scalar_type(), 'c', grad.const_data_ptr());
     for (size_t s = 0; s < b.saved.size(); ++s) {
       const at::Tensor& t = b.saved[s];
-      if (by_value(t))
+      if (by_value(s))
         space.add_value(t.defined() ? value_of(t) : b.saved_value[s]);
       else
         space.add(t.scalar_type(), 'c', t.const_data_ptr());
