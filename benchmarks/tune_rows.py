@@ -52,10 +52,30 @@ def candidates(variant: Variant) -> Iterator[RowShape]:
                 for waves in (1, 2):
                     grid = max(waves * 1024 // block, 1)
                     yield RowShape(items, threads, rows, cluster, True, True, grid)
+    yield from rings(variant)
     if vectors >= 1024:
         for threads, items, grid in itertools.product((512, 1024), (1, 2, 4), (1, 2, 4)):
             if items * threads < vectors and items * variant.vector * threads <= 24 * 1024:
                 yield RowShape(items, threads, 1, 1, False, False, grid)
+
+
+def rings(variant: Variant) -> Iterator[RowShape]:
+    """Rows to come in shared memory, one to three blocks a processor."""
+    sums = sum(o.walk == "r" for o in variant.operands)
+    inputs = sum(o.walk == "c" for o in variant.inputs)
+    for threads, cluster in itertools.product((32, 64, 128, 256, 512), (1, 2, 4, 8)):
+        items = -(-variant.row_vectors // (threads * cluster))
+        if threads * cluster > 2 * variant.row_vectors or (cluster > 1 and threads < 256):
+            continue
+        if items * variant.vector * max(sums, 1) > 64:
+            continue
+        for block, blocks in itertools.product((256, 512), (1, 2, 3)):
+            ring = render.ring_bytes(blocks, cluster)
+            if block < threads or (cluster > 1 and block != threads) or block * blocks > 1024:
+                continue
+            if 2 * inputs * items * block * 16 <= ring:
+                rows = block // threads
+                yield RowShape(items, threads, rows, cluster, True, False, blocks, ring)
 
 
 def captured(call: Callable[[], Any]) -> dict[str, tuple[str, Variant]]:
@@ -76,9 +96,10 @@ def captured(call: Callable[[], Any]) -> dict[str, tuple[str, Variant]]:
     return found
 
 
-def compiled(job: tuple[str, str]) -> bool:
+def compiled(job: tuple[str, str, bool]) -> bool:
+    source, arch, contract = job
     try:
-        build.cuda_binary(job[0], job[1], "")
+        build.cuda_binary(source, arch, "", contract)
     except Exception:  # too many registers, say: that shape is out
         return False
     return True
@@ -91,9 +112,9 @@ def sweep(op: Op, columns: int, dtype: torch.dtype, pool: ProcessPoolExecutor) -
     leaves = [a for a in args if isinstance(a, torch.Tensor)]
     host = loader.load()
     assert host is not None
-    out = op.fused(*args)
-    grad = torch.randn_like(out)
-    source, target = torch.randn_like(out), torch.empty_like(out)
+    out = op.listed(op.fused(*args))
+    grad = [torch.randn_like(t) for t in out]
+    source, target = torch.randn_like(out[0]), torch.empty_like(out[0])
 
     def forward(_: int = 0) -> None:
         with torch.no_grad():
@@ -104,16 +125,22 @@ def sweep(op: Op, columns: int, dtype: torch.dtype, pool: ProcessPoolExecutor) -
 
     arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
     shipped = render.row_shape
-    for family, call, moved in (("rows_forward", forward, 1.0), ("rows_backward", backward, 1.5)):
+    for family, call in (("rows_forward", forward), ("rows_backward", backward)):
         host.forget_kernels()
         name, variant = captured(call)[family]
+        # In copies of a tensor: what is read or written of whole rows, without weights.
+        weights = sum(
+            a.shape == "C" for a in op.arguments if family == "rows_forward" or a.name in op.saves
+        )
+        moved = (sum(o.walk == "c" for o in variant.operands) - weights) / 2
         shapes = list(dict.fromkeys([shipped(variant), *candidates(variant)]))
         sources = []
         for shape in shapes:
             render.row_shape = lambda v, shape=shape, variant=variant: (
                 shape if v == variant else shipped(v)
             )
-            sources.append((render.source(build._FUNCTORS[name], variant), arch))
+            text = render.source(build._FUNCTORS[name], variant)
+            sources.append((text, arch, variant.contracts))
         fine = list(pool.map(compiled, sources))
         shares = []
         for shape, works in zip(shapes, fine, strict=True):
@@ -141,7 +168,8 @@ def sweep(op: Op, columns: int, dtype: torch.dtype, pool: ProcessPoolExecutor) -
 
 def _told(shape: RowShape) -> str:
     grid = "" if shape.blocks_per_processor == ONE_SHOT else f" grid {shape.blocks_per_processor}"
-    more = f"{'' if shape.whole else ' streamed'}{' ahead' if shape.ahead else ''}{grid}"
+    ring = f" ring {shape.ring >> 10} K" if shape.ring else ""
+    more = f"{'' if shape.whole else ' streamed'}{' ahead' if shape.ahead else ''}{grid}{ring}"
     return f"[{shape.threads}x{shape.cluster} rows {shape.rows} items {shape.items}{more}]"
 
 

@@ -97,6 +97,42 @@ def test_residual_row_lengths(name: str, cols: int, device: str) -> None:
     compare(name, x, residual, *weights, 0.0, True, 0.5)
 
 
+def many_rows(cols: int, device: str) -> int:
+    """So many that a GPU's blocks go on from row to row, several times around what is ahead."""
+    return 5 if device == "cpu" else max(10_000_000 // cols, 400)
+
+
+@pytest.mark.parametrize("cols", [256, 768, 1000, 4096, 8192, 16384, 40000, 65536])
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "residual_layer_norm"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+def test_many_rows(name: str, cols: int, dtype: torch.dtype, device: str) -> None:
+    x, residual = (drawn((many_rows(cols, device), cols), dtype, device) for _ in range(2))
+    weight, bias = (drawn((cols,), dtype, device) for _ in range(2))
+    if name == "residual_layer_norm":
+        compare(name, x, residual, weight, bias, 0.0, True, 0.5)
+    else:
+        compare(name, x, weight, *([bias] if name == "layer_norm" else []), 0.5, grads=(True,))
+
+
+@pytest.mark.parametrize("cols", [768, 16384])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+def test_many_rows_with_dropout(cols: int, dtype: torch.dtype, device: str) -> None:
+    """The gradient finds what was dropped again, wherever its rows went."""
+    x = 1 + torch.rand(many_rows(cols, device), cols, device=device).to(dtype)
+    x.requires_grad_()
+    nothing = torch.zeros_like(x).detach()
+    weight = drawn((cols,), dtype, device)
+    out, kept = mf.residual_layer_norm(x, nothing, weight, None, 0.25, True, 0.5)
+    grads = [torch.randn_like(out), torch.randn_like(kept)]
+    (found,) = torch.autograd.grad([out, kept], [x], grads)
+    exact = x.detach().double().requires_grad_()
+    s = exact * (kept.detach() != 0) / 0.75
+    norm = torch.nn.functional.layer_norm(s, (cols,), weight.double(), None, 0.5)
+    (wanted,) = torch.autograd.grad([norm, s], [exact], [g.double() for g in grads])
+    assert not found[kept == 0].any()
+    near(found, wanted, dtype)
+
+
 @pytest.mark.parametrize("cols", [24, 48, 1000, 20000])
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "rms_norm", "residual_layer_norm"])
 def test_dtypes(name: str, cols: int, dtype: torch.dtype, device: str) -> None:

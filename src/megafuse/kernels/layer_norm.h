@@ -71,8 +71,9 @@ struct LayerNorm : RowFunctor<F, 1, 1, 2>, Scalars<1> {
 };
 
 // With g = grad weight and h = (x - mean) scale, dx = scale (g - mean g - h mean(g h)), mean and
-// scale as the forward found them. What is kept begins with grad and ends with x. Results: dx, and
-// the terms of dweight and dbias.
+// scale as the forward found them. g is rounded, in the sum and where its mean is taken off, so
+// that a row of one has no gradient left. What is kept begins with grad and ends with x. Results:
+// dx, and the terms of dweight and dbias.
 template <class F>
 struct LayerNormBackward : RowFunctor<F, 2, 2, 1>, Scalars<1> {
   struct Total {
@@ -91,7 +92,7 @@ struct LayerNormBackward : RowFunctor<F, 2, 2, 1>, Scalars<1> {
   static MF_INLINE Total start(F mean, F scale) { return {mean, scale, F(0), F(0)}; }
   template <int S, int N>
   MF_INLINE Pack<F, 2> term(const Pack<F, N>& kept, const Total& total, F weight) const {
-    const F g = kept[0] * weight;
+    const F g = rounded_product(kept[0], weight);
     return {g, g * (kept[N - 1] - total.mean)};
   }
   template <int S>
@@ -108,7 +109,8 @@ struct LayerNormBackward : RowFunctor<F, 2, 2, 1>, Scalars<1> {
   template <int N>
   MF_INLINE Pack<F, 3> result(const Pack<F, N>& kept, const Row& row, F weight) const {
     const F grad = kept[0], h = (kept[N - 1] - row.mean) * row.scale;
-    return {row.scale * fma(-h, row.mean_gh, grad * weight - row.mean_g), grad * h, grad};
+    const F g = rounded_product(grad, weight);
+    return {row.scale * fma(-h, row.mean_gh, g - row.mean_g), grad * h, grad};
   }
 };
 

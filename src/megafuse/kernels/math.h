@@ -31,6 +31,22 @@ MF_INLINE double fma(double a, double b, double c) {
 #endif
 }
 
+// a * b, never made part of an fma.
+MF_INLINE float rounded_product(float a, float b) {
+#if MF_ON_GPU
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+MF_INLINE double rounded_product(double a, double b) {
+#if MF_ON_GPU
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
 MF_INLINE float abs(float x) { return bits_as<float>(bits_as<u32>(x) & 0x7fffffffu); }
 MF_INLINE double abs(double x) { return bits_as<double>(bits_as<u64>(x) & ~(1ull << 63)); }
 

@@ -3,8 +3,9 @@
 // summary takes shuffles alone, and one barrier a row brings the warps' summaries together.
 //
 // A block has kRows rows at a time. Where results are summed over rows the grid is small, and a
-// block goes on to further rows; with kAhead the next one's loads are then already under way.
-// Rows longer than what the threads hold (kWhole false) are read twice.
+// block goes on to further rows; with kAhead the next one's loads are then already under way, with
+// kRing bytes of shared memory those of several. Rows longer than what the threads hold (kWhole
+// false) are read twice.
 #pragma once
 
 #include "pointwise_cuda.h"
@@ -42,13 +43,17 @@ __device__ __forceinline__ int rank_in_cluster() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return int(rank);
 }
-// Two barriers, and the news of them to the other blocks: arrive, and before the first store wait.
-__device__ __forceinline__ void open_arrivals(u64 (&arrived)[2]) {
-  if (threadIdx.x == 0) {
-    for (u64& barrier : arrived)
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_word(&barrier)));
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
+// Barriers that wait for so many arrivals each.
+template <int N>
+__device__ __forceinline__ void open_arrivals(u64 (&barriers)[N], int arrivals) {
+  if (threadIdx.x != 0) return;
+  for (u64& barrier : barriers)
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_word(&barrier)),
+                 "r"(arrivals));
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// That this block's are open, to the others; each waits before its first store.
+__device__ __forceinline__ void tell_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void wait_for_cluster() {
@@ -71,6 +76,9 @@ __device__ __forceinline__ void wait_for_arrivals(u64& barrier, u32 phase) {
       "r"(phase)
       : "memory");
 }
+__device__ __forceinline__ void arrive(u64& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_word(&barrier)) : "memory");
+}
 // Writes a value where block `rank` of the cluster has `shared`, and tells its `barrier`.
 template <class T>
 __device__ __forceinline__ void store_at(int rank, T* shared, const T& value, u64& barrier) {
@@ -88,12 +96,45 @@ __device__ __forceinline__ void store_at(int rank, T* shared, const T& value, u6
 }
 #else
 __device__ __forceinline__ int rank_in_cluster() { return 0; }
-__device__ __forceinline__ void open_arrivals(u64 (&)[2]) {}
+template <int N>
+__device__ __forceinline__ void open_arrivals(u64 (&)[N], int) {}
+__device__ __forceinline__ void tell_cluster() {}
+__device__ __forceinline__ void arrive(u64&) {}
 __device__ __forceinline__ void wait_for_cluster() {}
 __device__ __forceinline__ void expect_arrivals(u64&, int) {}
 __device__ __forceinline__ void wait_for_arrivals(u64&, u32) {}
 template <class T>
 __device__ __forceinline__ void store_at(int, T*, const T&, u64&) {}
+#endif
+
+// ---- rows to come
+
+// Starts a copy of 16 bytes from global to shared memory (where `wanted`: a branch would cost more
+// than the copy), and waits for all but the last N groups of them. A thread sees its own copies
+// without any barrier.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void copy_16_bytes(void* shared, const void* global, bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.b32 wanted, %2, 0;\n"
+      "@wanted cp.async.cg.shared.global [%0], [%1], 16;\n"
+      "}\n" ::"r"(u32(__cvta_generic_to_shared(shared))),
+      "l"(global), "r"(int(wanted))
+      : "memory");
+}
+__device__ __forceinline__ void end_group_of_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+#else
+__device__ __forceinline__ void copy_16_bytes(void*, const void*, bool) {}
+__device__ __forceinline__ void end_group_of_copies() {}
+template <int N>
+__device__ __forceinline__ void wait_for_copies() {}
 #endif
 
 // N indices from the first on.
@@ -105,7 +146,7 @@ struct ShiftIndices<First, Indices<I...>> {
 };
 
 template <class K, int kVector, int kItems, int kThreads, int kRows, int kCluster, bool kWhole,
-          bool kAhead, class Index>
+          bool kAhead, int kRing, class Index>
 struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   using Base = PointwiseCuda<K, kVector, 1, Index>;
   using Fn = typename K::Functor;
@@ -141,21 +182,51 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   static constexpr int kSums = sums_before(K::outputs, AllOutputs());
   template <int O>
   static constexpr int sum_of = sums_before(O, AllOutputs());
-  static constexpr bool kOneTurn = kSums == 0 && kWhole && !kAhead;
+  static constexpr bool kOneTurn = kSums == 0 && kWhole && !kAhead && kRing == 0;
   // Not where a block has one row only: the registers cost more blocks than the wait (4096 columns
   // of bfloat16: 73 % of a copy so, 91 % not).
-  static constexpr bool kHoldsLate = kWhole && kLate > 0 && kAhead;
+  static constexpr bool kHoldsLate = kWhole && kLate > 0 && kAhead&& kRing == 0;
 
   using EarlyVectors = Loaded<typename K::Inputs, kVector, Early>;
   using LateVectors = Loaded<typename K::Inputs, kVector, Late>;
-  using Piece = Kept[kItems][kVector];
+
+  // The ring: the late inputs of this block's columns, then a stage for each of the next rows. A
+  // thread's part of it is its own.
+  static constexpr int kBlock = kThreads * kRows;
+  template <int... I>
+  static MF_INLINE constexpr int ring_bytes_before(int input, Indices<I...>) {
+    return ((I < input && In<I>::walk == 'c'
+                 ? kItems * kBlock * int(sizeof(Vector<typename In<I>::T, kVector>))
+                 : 0) +
+            ... + 0);
+  }
+  static constexpr int kStageBytes = ring_bytes_before(K::inputs, Early());
+  static constexpr int kMaxStages = 4;
+  // Late inputs, where they leave room for two rows.
+  static constexpr bool kLateInRing =
+      kRing - ring_bytes_before(K::inputs, Late()) >= 2 * kStageBytes;
+  static constexpr int kLateBytes = kLateInRing ? ring_bytes_before(K::inputs, Late()) : 0;
+  static constexpr int kFit = kRing > 0 ? (kRing - kLateBytes) / kStageBytes : 2;
+  static constexpr int kStages = kFit < kMaxStages ? kFit : kMaxStages;
+  // What is kept of an element need not be, where it is what the ring holds.
+  static constexpr bool kInRing =
+      kRing > 0 && Fn::keeps_inputs && (!K::random || Fn::draws_late) && !Fn::causal;
+  // Rows of the ring that are in use at a time: also the next, where warps wait for each other.
+  static constexpr int kInUse = kInRing && kWarps > 1 && kStages > 2 ? 2 : 1;
+  static_assert(kStages >= 2 && (kRing == 0 || kWhole), "a row in use and one to come");
+
+  // What is kept of this thread's vectors; with kInRing, of the one at hand.
+  struct Piece {
+    Kept kept[kInRing ? 1 : kItems][kVector];
+    int stage;
+  };
 
   Index groups;  // vectors in a row
   Index rows;
-  int lane;        // this thread among those of its row
-  int which;       // its row among those of the block
-  int turn = 0;    // which half of the shared memory summaries are exchanged through
-  u32 phases = 0;  // of its two barriers, a bit each
+  int lane;                  // this thread among those of its row
+  int which;                 // its row among those of the block
+  int posted = 0, turn = 0;  // through which part of the exchange summaries go next, and come
+  u32 phases = 0;            // of its barriers, a bit each
   F sums[kSums + 1][kItems][kVector] = {};
   LateVectors weights[kHoldsLate ? kItems : 1];
 
@@ -237,34 +308,100 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
     p.known[I] = values[0];
   }
 
+  // What is kept of one vector.
   template <int... I>
-  __device__ __forceinline__ void load(const Position& p, Index base,
-                                       const EarlyVectors (&fetched)[kItems], Piece& piece,
-                                       Indices<I...>) const {
+  __device__ __forceinline__ void keep(const Position& p, Index group, const EarlyVectors& fetched,
+                                       Kept (&kept)[kVector], Indices<I...>) const {
     constexpr bool draws = K::random && !Fn::draws_late;
+    F values[Fn::early][kVector];
+    (Base::template convert<In<I>, kVector>(K::outputs + I, slot<I>(fetched), values[I]), ...);
+    u32 drawn[kVector] = {};
+    if constexpr (draws) Base::draw((u64(p.row) * groups + group) * kVector, drawn);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      if constexpr (draws)
+        kept[v] = functor.load(values[I][v]..., drawn[v]);
+      else
+        kept[v] = functor.load(values[I][v]...);
+      if constexpr (!Fn::keeps_inputs) {
+#pragma unroll
+        for (int i = 0; i < Fn::kept; ++i)
+          kept[v][i] = Rounded<typename Fn::KeptAs>::to(kept[v][i]);
+      }
+      if constexpr (Fn::causal)
+        if (group * kVector + v >= p.length) kept[v] = functor.left_out();
+    }
+  }
+  __device__ __forceinline__ void load(const Position& p, Index base,
+                                       const EarlyVectors (&fetched)[kItems], Piece& piece) const {
+#pragma unroll
+    for (int item = 0; item < kItems; ++item)
+      keep(p, group_of(base, item), fetched[item], piece.kept[item], Early());
+  }
+  __device__ __forceinline__ auto& kept_of(const Position& p, Index base, Piece& piece,
+                                           int item) const {
+    if constexpr (kInRing) {
+      keep(p, group_of(base, item), from_ring(p, piece.stage, item, Early()), piece.kept[0],
+           Early());
+      return piece.kept[0];
+    } else {
+      return piece.kept[item];
+    }
+  }
+
+  // ---- the ring
+
+  // This thread's item-th vector of input I in a stage; late inputs have one.
+  template <int I>
+  __device__ __forceinline__ auto* in_ring(int stage, int item) const {
+    using V = Vector<typename In<I>::T, kVector>;
+    constexpr bool late = I >= kLateAt;
+    constexpr int before =
+        late ? ring_bytes_before(I, Late()) : kLateBytes + ring_bytes_before(I, Early());
+    extern __shared__ uint4 ring[];
+    u8* const input = reinterpret_cast<u8*>(ring) + before + (late ? 0 : stage * kStageBytes);
+    return reinterpret_cast<V*>(input) + item * kBlock + threadIdx.x;
+  }
+  template <int I>
+  __device__ __forceinline__ void copy(const Position& p, Index group, int stage, int item,
+                                       bool wanted) const {
+    if constexpr (In<I>::walk == 'c') {
+      using V = Vector<typename In<I>::T, kVector>;
+      static_assert(sizeof(V) % 16 == 0, "copies are of 16 bytes");
+      constexpr int op = K::outputs + I;
+      auto* const from = reinterpret_cast<const V*>(
+          reinterpret_cast<const typename In<I>::T*>(words[op]) + p.start.offset[op]);
+#pragma unroll
+      for (int i = 0; i < int(sizeof(V) / 16); ++i)
+        copy_16_bytes(reinterpret_cast<uint4*>(in_ring<I>(stage, item)) + i,
+                      reinterpret_cast<const uint4*>(from + group) + i, wanted);
+    }
+  }
+  // Starts the copies of a row, or of the late inputs.
+  template <int... I>
+  __device__ __forceinline__ void copy_row(const Position& p, int stage, Indices<I...>) const {
 #pragma unroll
     for (int item = 0; item < kItems; ++item) {
-      const Index group = group_of(base, item);
-      F values[Fn::early][kVector];
-      (Base::template convert<In<I>, kVector>(K::outputs + I, slot<I>(fetched[item]), values[I]),
-       ...);
-      u32 drawn[kVector] = {};
-      if constexpr (draws) Base::draw((u64(p.row) * groups + group) * kVector, drawn);
-#pragma unroll
-      for (int v = 0; v < kVector; ++v) {
-        Kept& kept = piece[item][v];
-        if constexpr (draws)
-          kept = functor.load(values[I][v]..., drawn[v]);
-        else
-          kept = functor.load(values[I][v]...);
-        if constexpr (!Fn::keeps_inputs) {
-#pragma unroll
-          for (int i = 0; i < Fn::kept; ++i) kept[i] = Rounded<typename Fn::KeptAs>::to(kept[i]);
-        }
-        if constexpr (Fn::causal)
-          if (group * kVector + v >= p.length) kept = functor.left_out();
-      }
+      const Index group = group_of(0, item);
+      const bool wanted = group * kVector < p.length;
+      (copy<I>(p, group, stage, item, wanted), ...);
     }
+  }
+  template <int I>
+  __device__ __forceinline__ auto from_ring(const Position& p, Index group, int stage,
+                                            int item) const {
+    if constexpr (In<I>::walk == 'c')
+      return *in_ring<I>(stage, item);
+    else
+      return read<I>(p, group);
+  }
+  template <int... I>
+  __device__ __forceinline__ EarlyVectors from_ring(const Position& p, int stage, int item,
+                                                    Indices<I...>) const {
+    EarlyVectors fetched;
+    const Index group = group_of(0, item);
+    if (group < p.groups) ((slot<I>(fetched) = from_ring<I>(p, group, stage, item)), ...);
+    return fetched;
   }
 
   // The late inputs of one vector.
@@ -274,6 +411,10 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
                                             LateValues& late, Indices<I...>) const {
     if constexpr (kHoldsLate)
       (Base::template convert<In<I>, kVector>(K::outputs + I, slot<I>(weights[item]),
+                                              late[I - kLateAt]),
+       ...);
+    else if constexpr (kRing > 0 && kLateInRing)
+      (Base::template convert<In<I>, kVector>(K::outputs + I, from_ring<I>(p, group, 0, item),
                                               late[I - kLateAt]),
        ...);
     else
@@ -295,7 +436,7 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
                                        Total& total) const {
     constexpr bool kMax = Fn::template takes_max<S>;
     using Term =
-        decltype(term<S>(piece[0][0], total, *static_cast<LateValues*>(nullptr), 0, Late()));
+        decltype(term<S>(piece.kept[0][0], total, *static_cast<LateValues*>(nullptr), 0, Late()));
     Term mine = Neutral<kMax, Term>::value();
 #pragma unroll
     for (int item = 0; item < kItems; ++item) {
@@ -303,9 +444,10 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
       if (group >= p.groups) continue;
       LateValues late;
       if constexpr (Fn::weighs) read_late(p, group, item, late, Late());
+      auto& kept = kept_of(p, base, piece, item);
 #pragma unroll
       for (int v = 0; v < kVector; ++v)
-        mine = joined<kMax>(mine, term<S>(piece[item][v], total, late, v, Late()));
+        mine = joined<kMax>(mine, term<S>(kept[v], total, late, v, Late()));
     }
 #pragma unroll
     for (int bit = kWidth / 2; bit > 0; bit /= 2) mine = joined<kMax>(mine, across(mine, bit));
@@ -338,36 +480,61 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
     return total;
   }
 
-  // Two halves: a warp may be a row ahead of one that still reads.
+  // Where the warps of a row, or of several blocks, tell each other what they found. A warp may be
+  // a row ahead of one that still reads; with a ring, where it has posted its next row before it
+  // collects this one, three.
+  static constexpr int kTurns = kRing > 0 ? 4 : 2;
+  static constexpr bool kArrives = kWarps > 1 && (kCluster > 1 || kRing > 0);
   struct Exchange {
-    Total summaries[2][kRows][kWarps];
-    u64 arrived[2];
+    Total summaries[kTurns][kRows][kWarps];
+    u64 arrived[kTurns * kRows];
   };
   __device__ __forceinline__ static Exchange& shared_exchange() {
     __shared__ Exchange exchange;
     return exchange;
   }
+  __device__ __forceinline__ static void open_exchange() {
+    if constexpr (kArrives) {
+      open_arrivals(shared_exchange().arrived, kCluster > 1 ? 1 : kWarps);
+      if constexpr (kCluster > 1)
+        tell_cluster();
+      else
+        __syncthreads();
+    }
+  }
 
-  // The total of all warps of the row.
-  __device__ __forceinline__ Total merge_warps(const Total& local) {
+  // Tells all warps of the row what this one found.
+  __device__ __forceinline__ void post(const Total& local) {
+    if constexpr (kWarps == 1) return;
+    Exchange& exchange = shared_exchange();
+    Total(&there)[kWarps] = exchange.summaries[posted][which];
+    u64& arrived = exchange.arrived[posted * kRows + which];
+    const int in_warp = threadIdx.x % 32, warp = lane / 32;
+    if constexpr (kCluster > 1) {
+      if (threadIdx.x == 0) expect_arrivals(arrived, int(sizeof(Total)) * kWarps);
+      if (in_warp < kCluster) store_at(in_warp, &there[warp], local, arrived);
+    } else if (in_warp == 0) {
+      there[warp] = local;
+      if constexpr (kArrives) arrive(arrived);
+    }
+    posted = (posted + 1) % kTurns;
+  }
+
+  // The total of all warps of the row, of which this one found `local`.
+  __device__ __forceinline__ Total collect(const Total& local) {
     if constexpr (kWarps == 1) return local;
     Exchange& exchange = shared_exchange();
     Total(&here)[kWarps] = exchange.summaries[turn][which];
-    const int in_warp = threadIdx.x % 32, warp = lane / 32;
-    if constexpr (kCluster > 1) {
-      u64& arrived = exchange.arrived[turn];
-      if (threadIdx.x == 0) expect_arrivals(arrived, int(sizeof(Total)) * kWarps);
-      if (in_warp < kCluster) store_at(in_warp, &here[warp], local, arrived);
-      wait_for_arrivals(arrived, phases >> turn & 1);
+    if constexpr (kArrives) {
+      wait_for_arrivals(exchange.arrived[turn * kRows + which], phases >> turn & 1);
       phases ^= 1u << turn;
+    } else if constexpr (kRows == 1) {
+      __syncthreads();
     } else {
-      if (in_warp == 0) here[warp] = local;
-      if constexpr (kRows == 1)
-        __syncthreads();
-      else
-        wait_for(which + 1, kThreads);
+      wait_for(which + 1, kThreads);
     }
-    turn ^= 1;
+    turn = (turn + 1) % kTurns;
+    const int in_warp = threadIdx.x % 32;
     Total total = here[in_warp % kWarps];
 #pragma unroll
     for (int w = 32; w < kWarps; w += 32) total = functor.merged(total, here[w + in_warp]);
@@ -390,7 +557,7 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   }
 
   template <int... O>
-  __device__ __forceinline__ void finish(const Position& p, Index base, const Piece& piece,
+  __device__ __forceinline__ void finish(const Position& p, Index base, Piece& piece,
                                          const Row& row, Indices<O...>) {
 #pragma unroll
     for (int item = 0; item < kItems; ++item) {
@@ -401,10 +568,11 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
       u32 drawn[kVector] = {};
       if constexpr (K::random && Fn::draws_late)
         Base::draw((u64(p.row) * groups + group) * kVector, drawn);
-      Results<decltype(result_of(piece[0][0], row, late, 0, 0u, Late())), kVector> made;
+      auto& kept = kept_of(p, base, piece, item);
+      Results<decltype(result_of(kept[0], row, late, 0, 0u, Late())), kVector> made;
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
-        made.item[v] = result_of(piece[item][v], row, late, v, drawn[v], Late());
+        made.item[v] = result_of(kept[v], row, late, v, drawn[v], Late());
         if constexpr (Fn::causal)
           if (group * kVector + v >= p.length) made.item[v] = functor.left_out_result(row);
       }
@@ -458,6 +626,7 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   __device__ __forceinline__ void write_sum() {
     if constexpr (Out<O>::walk == 'r') {
       auto& mine = sums[sum_of<O>];
+      if constexpr (kRing > 0 && kRows > 1) return write_sum_of_rows<O>(mine);
       add_up_rows(mine);
       if (int(threadIdx.x) / kOnce != kTimes - 1 || int(threadIdx.x) % kOnce >= kThreads) return;
 #pragma unroll
@@ -503,6 +672,36 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
     }
   }
 
+  // The same through the ring's memory, which is no longer needed, by all threads at once.
+  template <int O>
+  __device__ __forceinline__ void write_sum_of_rows(const F (&mine)[kItems][kVector]) const {
+    using V = Vector<F, kVector>;
+    constexpr int vectors = kItems * kThreads;
+    static_assert(kRows * vectors * int(sizeof(V)) <= kRing);
+    extern __shared__ uint4 ring[];
+    V* const all = reinterpret_cast<V*>(ring);
+    __syncthreads();
+#pragma unroll
+    for (int item = 0; item < kItems; ++item) {
+      V one;
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) one.item[v] = mine[item][v];
+      all[(which * kItems + item) * kThreads + lane] = one;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < vectors && i < groups; i += kBlock) {
+      F total[kVector] = {};
+      for (int row = 0; row < kRows; ++row) {
+        const V one = all[row * vectors + i];
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) total[v] += one.item[v];
+      }
+      Vector<typename Out<O>::T, kVector> packed;
+      narrow(total, packed);
+      *reinterpret_cast<Vector<typename Out<O>::T, kVector>*>(partial<O>(i)) = packed;
+    }
+  }
+
   // ---- rows
 
   __device__ __forceinline__ Index first_row() const {
@@ -511,8 +710,8 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
 
   __device__ __forceinline__ void whole_row(const Position& p, Piece& piece) {
     const Total local = summary(p, 0, piece);
-    const Total total = merge_warps(local);
-    finish(p, 0, piece, functor.row(total, local, F(groups * kVector)), AllOutputs());
+    post(local);
+    finish(p, 0, piece, functor.row(collect(local), local, F(groups * kVector)), AllOutputs());
   }
 
   __device__ __forceinline__ void long_row(Position p) {
@@ -523,13 +722,14 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
     Total total = start(p, Known());
     for (Index base = 0; base < groups; base += kPiece) {
       fetch(p, base, fetched, Early());
-      load(p, base, fetched, piece, Early());
+      load(p, base, fetched, piece);
       total = functor.merged(total, summary(p, base, piece));
     }
-    total = merge_warps(total);
+    post(total);
+    total = collect(total);
     for (Index base = 0; base < groups; base += kPiece) {
       fetch(p, base, fetched, Early());
-      load(p, base, fetched, piece, Early());
+      load(p, base, fetched, piece);
       const Total local = summary(p, base, piece);
       finish(p, base, piece, functor.row(total, local, F(groups * kVector)), AllOutputs());
     }
@@ -550,7 +750,8 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
       this->random = Random::read(words + K::rng);
       if (blockIdx.x == 0 && threadIdx.x == 0) this->random.remember(words + K::rng);
     }
-    if constexpr (kCluster > 1) open_arrivals(shared_exchange().arrived);
+    open_exchange();
+    if constexpr (kRing > 0) return run_ring();
     Position p = position(first_row());
     EarlyVectors fetched[kItems];
     if constexpr (kWhole) fetch_known(p, Known()), fetch(p, 0, fetched, Early());
@@ -558,7 +759,7 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
     if constexpr (kCluster > 1) wait_for_cluster();
     if constexpr (kOneTurn) {
       Piece piece;
-      load(p, 0, fetched, piece, Early());
+      load(p, 0, fetched, piece);
       whole_row(p, piece);
     } else {
       // All threads of a block take the same number of turns.
@@ -567,7 +768,7 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
       if constexpr (kWhole) {
         for (; at - which < rows; at += ahead) {
           Piece piece;
-          load(p, 0, fetched, piece, Early());
+          load(p, 0, fetched, piece);
           const Position now = p;
           p = position(at + ahead);
           fetch_known(p, Known());
@@ -580,6 +781,72 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
         for (; at - which < rows; at += ahead) long_row(position(at));
       }
     }
+  }
+
+  // A row is summarised while the one before it is still on its way between the warps.
+  __device__ __forceinline__ void run_ring() {
+    const Index ahead = Index(gridDim.x / kCluster) * kRows;
+    Index at = first_row();
+    if constexpr (kLateInRing) copy_row(position(0), 0, Late());
+#pragma unroll
+    for (int s = 0; s < kStages - kInUse; ++s) {
+      copy_row(position(at + s * ahead), s, Early());
+      end_group_of_copies();
+    }
+    Position p = position(at), next = position(at + ahead);
+    fetch_known(p, Known());
+    fetch_known(next, Known());
+    if constexpr (kCluster > 1) wait_for_cluster();
+    int stage = 0;
+    Total local{};
+    Piece piece;
+    if constexpr (kInUse == 2) {
+      copy_ahead(at, ahead, stage);
+      local = begun(p, stage, piece);
+    }
+    for (; at - which < rows; at += ahead) {
+      const int next_stage = stage + 1 == kStages ? 0 : stage + 1;
+      if constexpr (kInUse == 2) {
+        Total next_local{};
+        copy_ahead(at + ahead, ahead, next_stage);
+        if (at + ahead - which < rows) next_local = begun(next, next_stage, piece);
+        piece.stage = stage;
+        const Row row = functor.row(collect(local), local, F(groups * kVector));
+        finish(p, 0, piece, row, AllOutputs());
+        local = next_local;
+      } else {
+        copy_ahead(at, ahead, stage);
+        local = begun(p, stage, piece);
+        if constexpr (kInRing) asm volatile("" ::: "memory");  // read again: registers are few
+        const Row row = functor.row(collect(local), local, F(groups * kVector));
+        finish(p, 0, piece, row, AllOutputs());
+      }
+      stage = next_stage;
+      p = next;
+      next = position(at + 2 * ahead);
+      fetch_known(next, Known());
+    }
+    wait_for_copies<0>();
+    write_sums(AllOutputs());
+  }
+  // With the row at `at` in its stage, starts the copies of the last row that will fit: into the
+  // stage of a row that this thread has done with.
+  __device__ __forceinline__ void copy_ahead(Index at, Index ahead, int stage) const {
+    wait_for_copies<kStages - kInUse - 1>();
+    const int free = (stage + kStages - kInUse) % kStages;
+    copy_row(position(at + (kStages - kInUse) * ahead), free, Early());
+    end_group_of_copies();
+  }
+  __device__ __forceinline__ Total begun(const Position& p, int stage, Piece& piece) {
+    piece.stage = stage;
+    if constexpr (!kInRing) {
+#pragma unroll
+      for (int item = 0; item < kItems; ++item)
+        keep(p, group_of(0, item), from_ring(p, stage, item, Early()), piece.kept[item], Early());
+    }
+    const Total local = summary(p, 0, piece);
+    post(local);
+    return local;
   }
 };
 

@@ -141,6 +141,7 @@ def _row_variant(
         operands=(*outputs, *read),
         row_vectors=vectors,
         clusters=clusters,
+        roomy=clusters,
     )
 
 

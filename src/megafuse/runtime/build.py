@@ -58,7 +58,7 @@ def kernel(
     row_vectors: int,
     few_rows: bool,
     short_rows: bool,
-) -> tuple[str, str] | tuple[bytes, str, int, int, int, int]:
+) -> tuple[str, str] | tuple[bytes, str, int, int, int, int, int]:
     """Called by the host runtime on a kernel it has not seen (runtime/host/kernels.h)."""
     major, minor = torch.cuda.get_device_capability(index) if device == "cuda" else (0, 0)
     variant = render.Variant(
@@ -76,14 +76,15 @@ def kernel(
         row_vectors=row_vectors,
         few_rows=few_rows,
         clusters=major >= 9,
+        roomy=major in (9, 10, 11),
         short_rows=short_rows,
     )
     source = render.source(_FUNCTORS[op], variant)
     if device == "cpu":
         return str(cpu_object(source, variant.label)), variant.symbol
     shape = render.shape(_FUNCTORS[op], variant)
-    cubin = cuda_binary(source, f"sm_{major}{minor}", variant.label)
-    launch = (shape.block, shape.unroll, shape.blocks_per_processor, shape.cluster)
+    cubin = cuda_binary(source, f"sm_{major}{minor}", variant.label, variant.contracts)
+    launch = (shape.block, shape.unroll, shape.blocks_per_processor, shape.cluster, shape.shared)
     return cubin, variant.symbol, *launch
 
 
@@ -116,13 +117,15 @@ def cpu_object(source: str, label: str) -> Path:
     return cache.get(key, "kernel.so", build)
 
 
-def cuda_binary(source: str, arch: str, label: str) -> bytes:
+def cuda_binary(source: str, arch: str, label: str, contract: bool = False) -> bytes:
     """The machine code of a CUDA kernel."""
-    key = cache.key("cuda", source, sources.closure(source), arch, _cuda_tools())
+    once = ["contract"] if contract else []
+    key = cache.key("cuda", source, sources.closure(source), arch, _cuda_tools(), *once)
 
     def build(out: Path) -> None:
         with progress.compiling(f"{label} for {arch}"):
-            out.write_bytes(nvrtc.compile_cubin(source, arch, [sources.KERNELS]))
+            include = [sources.KERNELS]
+            out.write_bytes(nvrtc.compile_cubin(source, arch, include, contract=contract))
 
     return cache.get(key, "kernel.cubin", build).read_bytes()
 

@@ -15,11 +15,13 @@ from typing import Any
 from megafuse.runtime.cpp import CompileError
 
 
-def compile_cubin(source: str, arch: str, include: Sequence[Path]) -> bytes:
+def compile_cubin(
+    source: str, arch: str, include: Sequence[Path], *, contract: bool = False
+) -> bytes:
     """Machine code for `arch` ("sm_90") of CUDA C++ `source`; raises CompileError.
 
     IEEE division, square root and subnormals, and a*b+c rounded twice, as PyTorch's separate
-    operations would: Inf and NaN come out where theirs do.
+    operations would (once with `contract`): Inf and NaN come out where theirs do.
     """
     trouble = problem()
     if trouble is not None:
@@ -34,7 +36,7 @@ def compile_cubin(source: str, arch: str, include: Sequence[Path]) -> bytes:
         "ftz": False,
         "prec_div": True,
         "prec_sqrt": True,
-        "fma": False,  # as on the CPU: kernels call fma where they mean it
+        "fma": contract,  # else as on the CPU: kernels call fma where they mean it
     }
     try:
         return _cubin(core, source, core.ProgramOptions(**fields))

@@ -67,6 +67,7 @@ class Variant:
     row_vectors: int = 0  # row-wise on CUDA: vectors in a row, rounded up
     few_rows: bool = False  # so few that a row should have many threads
     clusters: bool = False  # whether the GPU has clusters of blocks (sm_90)
+    roomy: bool = False  # whether a block may have 227 KB of shared memory (sm_90, sm_100)
     short_rows: bool = False  # row-wise on the CPU: so short that many are done side by side
 
     @property
@@ -76,6 +77,12 @@ class Variant:
     @property
     def is_rows(self) -> bool:
         return self.family.startswith("rows_")
+
+    @property
+    def contracts(self) -> bool:
+        """Whether a*b+c is rounded once. The gradients of rows are sums, which have no bits of
+        PyTorch's to keep, and in 16 bits they are bound by instructions: a quarter fewer."""
+        return self.family == "rows_backward"
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -101,12 +108,13 @@ class Variant:
 @dataclass(frozen=True)
 class Shape:
     """How a CUDA kernel is launched: threads a block, groups a thread (or rows a block), blocks a
-    processor, blocks that share a row."""
+    processor, blocks that share a row, bytes of shared memory beside what the kernel declares."""
 
     block: int
     unroll: int
     blocks_per_processor: int
     cluster: int = 1
+    shared: int = 0
 
 
 def functor(functors: Functors, variant: Variant) -> str:
@@ -135,7 +143,13 @@ def shape(functors: Functors, variant: Variant) -> Shape:
     """
     if variant.is_rows:
         rows = row_shape(variant)
-        return Shape(rows.threads * rows.rows, rows.rows, rows.blocks_per_processor, rows.cluster)
+        return Shape(
+            rows.threads * rows.rows,
+            rows.rows,
+            rows.blocks_per_processor,
+            rows.cluster,
+            rows.ring,
+        )
     if variant.family.startswith("sum_"):
         return Shape(block=256, unroll=1, blocks_per_processor=8)
     widths = {_BYTES[o.dtype] for o in variant.operands if o.walk == "c"}
@@ -159,11 +173,13 @@ class RowShape:
     whole: bool
     ahead: bool
     blocks_per_processor: int
+    ring: int = 0  # bytes of shared memory for rows to come
 
     @property
     def arguments(self) -> str:
         numbers = f"{self.items}, {self.threads}, {self.rows}, {self.cluster}"
-        return f"{numbers}, {str(self.whole).lower()}, {str(self.ahead).lower()}"
+        flags = f"{str(self.whole).lower()}, {str(self.ahead).lower()}"
+        return f"{numbers}, {flags}, {self.ring}"
 
 
 def row_shape(variant: Variant) -> RowShape:
@@ -171,30 +187,41 @@ def row_shape(variant: Variant) -> RowShape:
     on an H200.
 
     A thread has 64 bytes of each input under way, 128 where that saves threads: a block with few of
-    them waits less at its barrier. Where results are summed over rows, it holds those sums and the
-    next row's loads too, as far as 128 registers go: a block is then as large as those allow, one
-    or two a processor, for few partial sums. Rows longer than a block holds go to a cluster of
-    blocks where there are such; beyond that they are read twice.
+    them waits less at its barrier. Where results are summed over rows, it holds those sums too, and
+    the next rows wait in shared memory, or in registers as far as 128 of them go: a block is then
+    as large as those allow, one or two a processor, for few partial sums. Rows longer than a block
+    holds go to a cluster of blocks where there are such; beyond that they are read twice.
     """
     vectors = variant.row_vectors
     sums = sum(o.walk == "r" for o in variant.operands)
     narrow = variant.vector == 8  # 16-bit numbers
-    if sums and narrow and 32 <= vectors <= 128 and not variant.few_rows:
-        return RowShape(-(-vectors // 32), 32, 16, 1, True, False, blocks_per_processor=1)
+    ring = _with_ring(variant, sums)
+    if ring is not None:
+        return ring
+    block, grid = 1024, _ONE_SHOT
     if sums:
+        block, grid = 512, 1
         ahead = min(_registers_free(variant, sums) // variant.vector or 1, 8)
         behind = 16 // variant.vector // (2 if variant.double else 1)
         tries = [(ahead, True), (behind, False)]
         if behind > ahead and vectors > 512 * ahead:
             tries = tries[1:]
     else:
-        narrowest = min((_BYTES[o.dtype] for o in variant.operands if o.walk == "c"), default=4)
+        whole = [o for o in variant.operands if o.walk == "c"]
+        narrowest = min((_BYTES[o.dtype] for o in whole), default=4)
         per_vector = max(16 // narrowest // variant.vector, 1)  # vectors in 16 bytes
         wide = narrow and vectors <= 512
         tries = [(min((4 if wide else 8) * per_vector, 16), False)]
-    block = 1024
-    if sums or variant.clusters:
-        block = 256 if narrow and not sums else 512
+        if variant.clusters:
+            block = 256 if narrow else 512
+        # Rows for several blocks that come in twice the bytes: those of a sum and its norm.
+        twice = max(sum(o.walk == "c" for o in variant.operands[: variant.outputs]), 1)
+        if variant.clusters and variant.is_forward and vectors * twice > 8 * block:
+            if narrow:
+                tries = [(4, False)]
+            else:
+                block = 256 * min(twice, 2)
+                tries, grid = [(2048 // block, True)], 1024 // block
     for items, is_ahead in tries:
         threads = _power_of_two(vectors if variant.few_rows else -(-vectors // items))
         threads = max(threads, min(8, _power_of_two(vectors)))
@@ -208,11 +235,49 @@ def row_shape(variant: Variant) -> RowShape:
                 cluster=cluster,
                 whole=True,
                 ahead=is_ahead,
-                blocks_per_processor=(2 if cluster == 8 else 1) if sums else _ONE_SHOT,
+                blocks_per_processor=2 if sums and cluster == 8 else grid,
             )
     cluster = 8 if variant.clusters else 1
     items = min(tries[-1][0], 4 if not sums else 16)
     return RowShape(items, 512, 1, cluster, whole=False, ahead=False, blocks_per_processor=2)
+
+
+def _with_ring(variant: Variant, sums: int) -> RowShape | None:
+    """Where results are summed over rows: with the next rows in shared memory. float32 rows of up
+    to 4096 columns do better with the next one in registers, and short ones share a warp."""
+    vectors, vector = variant.row_vectors, variant.vector
+    least = 32 if vector == 8 else 1025
+    if not (sums and variant.roomy) or variant.few_rows or variant.double or vectors < least:
+        return None
+    read = [o for o in variant.inputs if o.walk == "c"]
+    bytes_each = [vector * _BYTES[o.dtype] for o in read]
+    if not read or any(b % 16 for b in bytes_each):
+        return None
+    weighs = variant.inputs[-1].walk == "c"  # the weight is the last input
+    early = sum(bytes_each) - (bytes_each[-1] if weighs else 0)
+    two = len(read) - weighs <= 2 and max(bytes_each) == 16
+    most = 64 // (sums * vector) if sums > 1 else 32 // vector
+    for items in (4, 8):
+        cluster, threads = 1, max(_power_of_two(-(-vectors // items)), 32)
+        if vectors > 1024:
+            cluster, threads = max(threads // 256, 1), 256
+        block = 512 if two and vectors <= 1024 else 256
+        blocks = 2 if two and vectors > 1024 and items == 4 else 1
+        ring = ring_bytes(blocks, cluster)
+        if items > most or cluster > 8 or 2 * early * items * block > ring:
+            continue
+        items = -(-vectors // (threads * cluster))
+        return RowShape(
+            items, threads, max(block // threads, 1), cluster, True, False, blocks, ring
+        )
+    return None
+
+
+def ring_bytes(blocks: int, cluster: int) -> int:
+    """Shared memory for the rows to come of each of so many blocks on a processor of 227 KB, beside
+    what warps tell each other: up to 1 KB in each block of a cluster for each of its blocks."""
+    each = 227 // blocks - (blocks > 1)
+    return (each - 3 - (cluster if cluster > 1 else 0)) * 1024
 
 
 def _registers_free(variant: Variant, sums: int) -> int:
@@ -290,8 +355,10 @@ def _cuda(functors: Functors, variant: Variant) -> str:
         driver = "rows_cuda.h"
         made = f"mf::RowsCuda<Kernel, {variant.vector}, {rows.arguments}, {index}>(words.word)"
         run = f"{made}.run()"
-        # One block a processor will do: else ptxas spills a register or two to fit another.
-        bounds = f"__launch_bounds__({launch.block}, 1)"
+        # One block a processor will do: else ptxas spills a register or two to fit another. Rings
+        # are as large as lets so many blocks be resident.
+        resident = rows.blocks_per_processor if rows.ring else 1
+        bounds = f"__launch_bounds__({launch.block}, {resident})"
         if rows.cluster > 1:
             bounds += f" __cluster_dims__({rows.cluster}, 1, 1)"
     elif variant.family in ("forward", "backward"):

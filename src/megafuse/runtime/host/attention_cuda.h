@@ -67,11 +67,8 @@ struct AttentionCudaKernel {
                  "loading a kernel (cuModuleLoadData)");
     driver.check(driver.ModuleGetFunction(&kernel.function, loaded, symbol),
                  "finding a kernel (cuModuleGetFunction)");
-    constexpr int kMaxDynamicShared = 8;
     constexpr unsigned kGiven = 48 * 1024;  // without asking
-    if (kernel.shared > kGiven && driver.FuncSetAttribute)
-      driver.check(driver.FuncSetAttribute(kernel.function, kMaxDynamicShared, int(kernel.shared)),
-                   "cuFuncSetAttribute");
+    if (kernel.shared > kGiven) driver.allow_shared(kernel.function, int(kernel.shared));
     return kernel;
   }
 };

@@ -58,6 +58,13 @@ struct Driver {
     return function;
   }
 
+  // Lets launches of a kernel ask for this much dynamic shared memory.
+  void allow_shared(void* function, int bytes) const {
+    constexpr int kMaxDynamicSharedBytes = 8;
+    TORCH_CHECK(FuncSetAttribute, "megafuse: the CUDA driver has no cuFuncSetAttribute");
+    check(FuncSetAttribute(function, kMaxDynamicSharedBytes, bytes), "cuFuncSetAttribute");
+  }
+
   int attribute(int which, int device) const {
     int handle = 0, value = 0;
     check(DeviceGet(&handle, device), "cuDeviceGet");

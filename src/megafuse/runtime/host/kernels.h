@@ -35,6 +35,7 @@ struct Compiled {
   unsigned unroll = 1;    // CUDA: groups per thread and turn, or rows per block
   unsigned max_grid = 0;  // CUDA: blocks that fill the chip as often as we want
   unsigned cluster = 1;   // CUDA: blocks that share a row
+  unsigned shared = 0;    // CUDA: bytes of shared memory beside what the kernel declares
 };
 
 using CpuKernel = void (*)(const uint64_t* words, int64_t begin, int64_t end, int64_t slot);
@@ -227,16 +228,20 @@ class KernelTable {
     return compiled;
   }
 
-  // `built` is (cubin, symbol, threads per block, unroll, blocks per multiprocessor, cluster).
+  // `built` is (cubin, symbol, threads per block, unroll, blocks per multiprocessor, cluster,
+  // bytes of shared memory).
   static Compiled load_cuda(PyObject* built, int device) {
     PyObject* cubin;
     const char* symbol;
-    int block, unroll, per_processor, cluster;
-    if (!PyArg_ParseTuple(built, "Ssiiii", &cubin, &symbol, &block, &unroll, &per_processor,
-                          &cluster))
+    int block, unroll, per_processor, cluster, shared;
+    if (!PyArg_ParseTuple(built, "Ssiiiii", &cubin, &symbol, &block, &unroll, &per_processor,
+                          &cluster, &shared))
       throw python_error();
+    const Driver& driver = Driver::get();
     Compiled compiled;
-    compiled.function = Driver::get().load(PyBytes_AS_STRING(cubin), symbol);
+    compiled.function = driver.load(PyBytes_AS_STRING(cubin), symbol);
+    if (shared) driver.allow_shared(compiled.function, shared);
+    compiled.shared = unsigned(shared);
     compiled.block = unsigned(block);
     compiled.unroll = unsigned(unroll);
     compiled.cluster = unsigned(cluster);
@@ -252,7 +257,7 @@ class KernelTable {
   static void limit_to_resident(Compiled& compiled) {
     const Driver& driver = Driver::get();
     int clusters = 0;
-    const LaunchConfig config{{compiled.cluster, 1, 1}, {compiled.block, 1, 1}};
+    const LaunchConfig config{{compiled.cluster, 1, 1}, {compiled.block, 1, 1}, compiled.shared};
     if (!driver.OccupancyMaxActiveClusters ||
         driver.OccupancyMaxActiveClusters(&clusters, compiled.function, &config) != 0 ||
         clusters < 1)
@@ -332,8 +337,8 @@ inline void launch_cuda(const Compiled& kernel, c10::Device device, unsigned gri
   if (C10_UNLIKELY(remember_launches.load(std::memory_order_relaxed)))
     last_launch() = {kernel, grid_x, grid_y, stream, words};
   launches.fetch_add(1, std::memory_order_relaxed);
-  driver.check(driver.LaunchKernel(kernel.function, grid_x, grid_y, 1, kernel.block, 1, 1, 0,
-                                   stream, params, nullptr),
+  driver.check(driver.LaunchKernel(kernel.function, grid_x, grid_y, 1, kernel.block, 1, 1,
+                                   kernel.shared, stream, params, nullptr),
                "a kernel launch");
 }
 

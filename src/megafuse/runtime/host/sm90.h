@@ -79,10 +79,8 @@ struct Sm90Gemm {
     if (!PyArg_ParseTuple(built.object, "Ssi", &cubin, &symbol, &shared_bytes))
       throw python_error();
     const Driver& driver = Driver::get();
-    constexpr int kMaxDynamicSharedBytes = 8;
     const Loaded loaded{driver.load(PyBytes_AS_STRING(cubin), symbol), unsigned(shared_bytes)};
-    driver.check(driver.FuncSetAttribute(loaded.function, kMaxDynamicSharedBytes, shared_bytes),
-                 "cuFuncSetAttribute");
+    driver.allow_shared(loaded.function, shared_bytes);
     return loaded;
   }
 };
