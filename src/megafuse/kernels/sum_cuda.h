@@ -43,6 +43,20 @@ struct SumCuda : PointwiseCuda<K, kVector, 1, Index> {
     (keep<kAlong, O>(p, results.item), ...);
   }
 
+  // A vector of each of kCount rows from `a` on, all loaded before the first is added.
+  template <int kCount, int... O>
+  __device__ __forceinline__ void add_rows(Index k, Index a, Index step, Indices<O...>) {
+    decltype(Base::template load_all<kVector, 1>(Place(), AllInputs())) groups[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      groups[i] = Base::template load_all<kVector, 1>(place(0, k, a + i * step), AllInputs());
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const auto results = Base::template compute<kVector>(groups[i], 0, AllInputs());
+      (keep<1, O>(place(0, k, a + i * step), results.item), ...);
+    }
+  }
+
   template <int kAlong, int O, class R, int N>
   __device__ __forceinline__ void keep(const Place& p, const R (&results)[N]) {
     if constexpr (Out<O>::walk == 'r') {
@@ -68,9 +82,16 @@ struct SumCuda : PointwiseCuda<K, kVector, 1, Index> {
     const Index outer = Index(words[K::numel]) / kept;
     const int x = threadIdx.x % kWide, y = threadIdx.x / kWide;
     const Index k = (Index(blockIdx.x) * kWide + x) * kVector;
-    if (k < kept)
-      for (Index a = Index(blockIdx.y) * kTall + y; a < outer; a += Index(gridDim.y) * kTall)
-        add<1, kVector>(place(0, k, a), all);
+    const Index step = Index(gridDim.y) * kTall;
+    Index a = Index(blockIdx.y) * kTall + y;
+    if (k < kept) {
+      // A bare sum, such as that of partial sums, has too few blocks to wait for each row.
+      constexpr int kUnderWay = 8;
+      if constexpr (K::operands == 2)
+        for (; a + (kUnderWay - 1) * step < outer; a += kUnderWay * step)
+          add_rows<kUnderWay>(k, a, step, all);
+      for (; a < outer; a += step) add<1, kVector>(place(0, k, a), all);
+    }
     (finish_columns<O>(k, kept, x, y), ...);
   }
 

@@ -247,7 +247,7 @@ def _with_ring(variant: Variant, sums: int) -> RowShape | None:
     to 4096 columns do better with the next one in registers, and short ones share a warp."""
     vectors, vector = variant.row_vectors, variant.vector
     least = 32 if vector == 8 else 1025
-    if not (sums and variant.roomy) or variant.few_rows or variant.double or vectors < least:
+    if not (sums and variant.roomy) or variant.double or vectors < least:
         return None
     read = [o for o in variant.inputs if o.walk == "c"]
     bytes_each = [vector * _BYTES[o.dtype] for o in read]
@@ -266,6 +266,8 @@ def _with_ring(variant: Variant, sums: int) -> RowShape | None:
         ring = ring_bytes(blocks, cluster)
         if items > most or cluster > 8 or 2 * early * items * block > ring:
             continue
+        if variant.few_rows and cluster < 8:
+            return None
         items = -(-vectors // (threads * cluster))
         return RowShape(
             items, threads, max(block // threads, 1), cluster, True, False, blocks, ring
