@@ -79,10 +79,7 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   }
   static constexpr int kStageBytes = ring_bytes_before(K::inputs, Early());
   static constexpr int kMaxStages = 4;
-  // Late inputs, where they leave room for two rows.
-  static constexpr bool kLateInRing =
-      kRing - ring_bytes_before(K::inputs, Late()) >= 2 * kStageBytes;
-  static constexpr int kLateBytes = kLateInRing ? ring_bytes_before(K::inputs, Late()) : 0;
+  static constexpr int kLateBytes = ring_bytes_before(K::inputs, Late());
   static constexpr int kFit = kRing > 0 ? (kRing - kLateBytes) / kStageBytes : 2;
   static constexpr int kStages = kFit < kMaxStages ? kFit : kMaxStages;
   // What is kept of an element need not be, where it is what the ring holds.
@@ -290,7 +287,7 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
       (Base::template convert<In<I>, kVector>(K::outputs + I, slot<I>(weights[item]),
                                               late[I - kLateAt]),
        ...);
-    else if constexpr (kRing > 0 && kLateInRing)
+    else if constexpr (kRing > 0)
       (Base::template convert<In<I>, kVector>(K::outputs + I, from_ring<I>(p, group, 0, item),
                                               late[I - kLateAt]),
        ...);
@@ -664,7 +661,7 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   __device__ __forceinline__ void run_ring() {
     const Index ahead = Index(gridDim.x / kCluster) * kRows;
     Index at = first_row();
-    if constexpr (kLateInRing) copy_row(position(0), 0, Late());
+    copy_row(position(0), 0, Late());
 #pragma unroll
     for (int s = 0; s < kStages - kInUse; ++s) {
       copy_row(position(at + s * ahead), s, Early());

@@ -249,28 +249,33 @@ def _with_ring(variant: Variant, sums: int) -> RowShape | None:
     least = 32 if vector == 8 else 1025
     if not (sums and variant.roomy) or variant.double or vectors < least:
         return None
-    read = [o for o in variant.inputs if o.walk == "c"]
-    bytes_each = [vector * _BYTES[o.dtype] for o in read]
-    if not read or any(b % 16 for b in bytes_each):
-        return None
     weighs = variant.inputs[-1].walk == "c"  # the weight is the last input
-    early = sum(bytes_each) - (bytes_each[-1] if weighs else 0)
-    two = len(read) - weighs <= 2 and max(bytes_each) == 16
+    each = [vector * _BYTES[o.dtype] for o in variant.inputs if o.walk == "c"]
+    rows, weight = each[: len(each) - weighs], sum(each[len(each) - weighs :])
+    if not rows or any(b % 16 for b in each):
+        return None
+    light = sum(rows) <= 32
     most = 64 // (sums * vector) if sums > 1 else 32 // vector
     for items in (4, 8):
         cluster, threads = 1, max(_power_of_two(-(-vectors // items)), 32)
         if vectors > 1024:
             cluster, threads = max(threads // 256, 1), 256
-        block = 512 if two and vectors <= 1024 else 256
-        blocks = 2 if two and vectors > 1024 and items == 4 else 1
+        block = 512 if light and vectors <= 1024 else 256
+        blocks = 2 if light and vectors > 1024 and items == 4 else 1
         ring = ring_bytes(blocks, cluster)
-        if items > most or cluster > 8 or 2 * early * items * block > ring:
+        if items > most or cluster > 8 or (2 * sum(rows) + weight) * items * block > ring:
             continue
         if variant.few_rows and cluster < 8:
             return None
-        items = -(-vectors // (threads * cluster))
         return RowShape(
-            items, threads, max(block // threads, 1), cluster, True, False, blocks, ring
+            items=-(-vectors // (threads * cluster)),
+            threads=threads,
+            rows=max(block // threads, 1),
+            cluster=cluster,
+            whole=True,
+            ahead=False,
+            blocks_per_processor=blocks,
+            ring=ring,
         )
     return None
 
