@@ -243,7 +243,8 @@ def test_small(one, said):
         (1.5e-3, "1.50 ms"),
         (4.25e-5, "42.5 µs"),
         (2e-7, "200 ns"),
-        (0.0, "0.00 ns"),
+        (1.89e-12, "1.89 ps"),
+        (0.0, "0.00 ps"),
     ],
 )
 def test_seconds(value, text):

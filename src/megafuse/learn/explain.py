@@ -135,7 +135,7 @@ def amount(size: int) -> str:
 
 def seconds(value: float) -> str:
     """Three figures with a unit that suits them."""
-    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps"))
     unit, name = next((u for u in units if value >= u[0]), units[-1])
     return f"{_three_figures(value / unit)} {name}"
 
