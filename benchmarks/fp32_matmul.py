@@ -84,6 +84,8 @@ def measured(m: int, k: int, n: int) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     lines = [
+        "Products with a relu; the error is the root mean square, relative to that of the result.",
+        "",
         "| M × K × N | ieee | split | tf32 | error: ieee | split | split / ieee | tf32 |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
@@ -130,7 +132,8 @@ def rendered() -> str:
     tables = [table_of_ops(read(OPS_RESULTS))]
     if RESULTS.exists():
         tables.append(table(json.loads(RESULTS.read_text(encoding="utf-8"))))
-    return f"{before}{BEGIN}\n{chr(10).join(tables)}\n{END}{after}"
+    joined = "\n\n".join(tables)
+    return f"{before}{BEGIN}\n{joined}\n{END}{after}"
 
 
 def main() -> None:
