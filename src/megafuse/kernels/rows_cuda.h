@@ -62,7 +62,7 @@ struct RowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   static constexpr bool kOneTurn = kSums == 0 && kWhole && !kAhead && kRing == 0;
   // Not where a block has one row only: the registers cost more blocks than the wait (4096 columns
   // of bfloat16: 73 % of a copy so, 91 % not).
-  static constexpr bool kHoldsLate = kWhole && kLate > 0 && kAhead&& kRing == 0;
+  static constexpr bool kHoldsLate = kRing == 0 && kWhole && kAhead && kLate > 0;
 
   using EarlyVectors = Loaded<typename K::Inputs, kVector, Early>;
   using LateVectors = Loaded<typename K::Inputs, kVector, Late>;
