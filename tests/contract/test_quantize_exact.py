@@ -158,3 +158,16 @@ def test_round_trip(dtype: torch.dtype, scale: float, device: str) -> None:
     q = torch.arange(-128, 128, dtype=torch.int8, device=device)
     step = torch.tensor(scale, dtype=dtype, device=device)
     assert torch.equal(mf.quantize_int8(mf.dequantize_int8(q, step, 0), step, 0), q)
+
+
+@pytest.mark.parametrize("zero_point", [3, 0.3, torch.tensor([2.5, 1.0])], ids=str)
+@pytest.mark.parametrize("scale", [0.05, torch.tensor([0.1, 0.3]).half()], ids=str)
+def test_dequantize(scale: Any, zero_point: Any, device: str) -> None:
+    """The dtype and the bits of PyTorch, numbers or not, directly and through the dispatcher."""
+    q = torch.randint(-128, 128, (300, 2), dtype=torch.int8, device=device)
+    scale, zero_point = (a.to(device) if isinstance(a, Tensor) else a for a in (scale, zero_point))
+    theirs = mf.reference.dequantize_int8(q, scale, zero_point)
+    for call in (mf.dequantize_int8, mf.OPS["dequantize_int8"]._namespace["traced"]):
+        ours = call(q, scale, zero_point)
+        assert ours.dtype == theirs.dtype
+        torch.testing.assert_close(ours, theirs, rtol=2 * torch.finfo(ours.dtype).eps, atol=0)

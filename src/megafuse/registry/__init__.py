@@ -382,6 +382,7 @@ def _traced(op: Op) -> Callable[..., Any]:
     """The call through the dispatcher, for tracers and everything that watches it."""
     overload = op.overload
     numbers = [i for i, a in enumerate(op.arguments) if a.kind == "tensor_or_number"]
+    divisor = None if op.inverted is None else op.position(op.inverted)
     outputs = op.outputs
     more = bool(op.keeps) or op.random  # results that users do not see
 
@@ -392,7 +393,7 @@ def _traced(op: Op) -> Callable[..., Any]:
             if dims and dims[0] == 0 and any(dims):
                 op.check(*args)
                 return op.reference(*args)  # no tensor has as little say there as a number
-            args, bare = arguments.as_tensors(args, numbers)
+            args, bare = arguments.as_tensors(args, numbers, divisor)
         results = overload(*args)
         if more:
             results = results[0] if outputs == 1 else tuple(results[:outputs])

@@ -296,18 +296,23 @@ def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def as_tensors(args: tuple[Any, ...], numbers: list[int]) -> tuple[tuple[Any, ...], bool]:
+def as_tensors(
+    args: tuple[Any, ...], numbers: list[int], divisor: int | None
+) -> tuple[tuple[Any, ...], bool]:
     """Zero-dimensional tensors for `numbers`, as the dispatcher wants, and whether the others got
     a dimension: beside such tensors a number would have a say in the result's dtype.
 
-    They are float64, as numbers are: PyTorch's CUDA kernels take a number's reciprocal in it.
+    float32 loses nothing: kernels compute in it unless a tensor is float64, and then the number
+    is made float64 too. But PyTorch's CUDA kernels take the reciprocal of a divisor in float64.
     """
     floats = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
+    double = any(t.dtype == torch.float64 for t in floats)
     bare = len(floats) > 0 and all(t.dim() == 0 for t in floats)  # torch 2.11 traces no bool(list)
     made = []
     for i, a in enumerate(args):
         if i in numbers and not isinstance(a, Tensor):
-            a = torch.scalar_tensor(a, dtype=torch.float64)
+            wide = double or i == divisor
+            a = torch.scalar_tensor(a, dtype=torch.float64 if wide else torch.float32)
         elif bare and isinstance(a, Tensor) and a.dim() == 0:
             a = a.unsqueeze(0)
         made.append(a)
