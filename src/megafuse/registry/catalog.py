@@ -78,11 +78,11 @@ def _variants(op: Op) -> Iterator[render.Variant]:
                     yield _variant(op, family, choices, dtype, read, 3, vector, False)
 
 
-# Vectors in a row, and whether blocks may form clusters: a part of a warp has it, a block, a
-# cluster, and more than any of them holds.
+# Vectors in a row, and whether the GPU has clusters and much shared memory: a part of a warp has
+# it, a warp, a block, a cluster, and more than any of them holds.
 _ROWS = {
     "Float": ((24, False), (4096, False), (8192, True), (16384, True), (1 << 20, False)),
-    "BFloat16": ((96, False), (512, False), (8192, True)),
+    "BFloat16": ((96, False), (128, True), (512, False), (8192, True)),
     "Half": ((96, False),),
     "Double": ((24, False),),
 }
