@@ -44,6 +44,7 @@ FLOOR = 2
 POOL = (512, 512)
 DRAWS, ENOUGH, ENOUGH_ROWS = 16, 1 << 14, 32
 MANY = 10_000  # elements from which on percentiles mean something
+FEW = 8  # elements below which all of them may be small
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,10 @@ def check_value(case: Case, args: Args, stretch: float = 1) -> Any:
             measured = (yardstick[0][i], yardstick[1][i])
             pool = pools[i] or value_pool(case, measured[0].dtype, mine.device.type, stretch)
             whole = case.op.family != "composite"
+            if not whole and mine.numel() < FEW:
+                # They may all be small, and an activation's error is not relative to its result:
+                # gelu is within 3e-8, eager's eight times nearer where its argument is 0.1.
+                pool = replace(pool, rms=max(pool.rms, 1 / 8))
             check_errors(
                 what, mine, exact[i], measured, pool, mine.dtype, share=share, relative=whole
             )
