@@ -42,7 +42,9 @@ def test_eight_threads(device: str, seed: int) -> None:
             for case, args, grad, expected in order:
                 got = [*listed(case.op.fused(*args)), *gradients(case, case.op.fused, args, grad)]
                 for a, b in zip(got, expected, strict=True):
-                    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+                    # Sums of terms around 100, as dequantize_int8's gradients are, may cancel.
+                    size = b.abs().max().item()
+                    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4 + 1e-6 * size)
         except BaseException as error:
             problems.append(f"thread {number}, {case}: {error!r}")
 
