@@ -69,8 +69,8 @@ class Backward {
     const at::Tensor& t = b.saved[s];
     if (!t.defined()) return true;
     const int arg = op.saved[s];
-    const bool number = arg >= 0 && op.args[arg].kind == ArgKind::kTensorOrNumber &&
-                        t.dim() == 0 && grad.dim() > 0;
+    const bool number =
+        arg >= 0 && op.args[arg].kind == ArgKind::kTensorOrNumber && t.dim() == 0 && grad.dim() > 0;
     return t.is_cpu() && (grad.is_cuda() || number);
   }
   at::ScalarType dtype_of(int i) const {
