@@ -258,8 +258,8 @@ def row_shape(variant: Variant) -> RowShape:
 
 def _shifted_ring(variant: Variant) -> RowShape | None:
     """Long shifted rows beside what all rows share, which does not lie as they do: it is read once
-    for all rows of a block, not for each. 8192 x 50257, share of a copy, and without: rms_norm in
-    bfloat16 82 and 81 %, layer_norm in float32 88 and 67."""
+    for all rows of a block, not for each. 8192 x 50257, us, and without: layer_norm 508 and 612 in
+    bfloat16, 865 and 1165 in float32; rms_norm 462 and 482 in bfloat16."""
     vectors, narrow = variant.row_vectors, variant.vector == 8
     if not (variant.across and variant.late and variant.roomy and variant.is_forward):
         return None
@@ -280,8 +280,8 @@ def _shifted_ring(variant: Variant) -> RowShape | None:
 
 
 def _long_ring(variant: Variant) -> RowShape | None:
-    """Rows too long for the registers of eight blocks wait in the shared memory of eight or sixteen.
-    2048 x 151936, share of a copy, and read twice: softmax 81 and 94 % (35, 47; bfloat16, float32),
+    """Rows too long for the registers of eight blocks wait in the shared memory of up to sixteen.
+    2048 x 151936, share of a copy, and read twice: softmax 81 and 94 % (35, 47; in 16, 32 bits),
     layer_norm 83 and 85 (31, 67), rms_norm 94 and 95 (65, 69), layer_norm's backward 68 (15)."""
     row, late = ring_vector_bytes(variant)
     if not variant.roomy or variant.double or not row or row % 16 or late % 16:
