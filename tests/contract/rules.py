@@ -126,6 +126,12 @@ EXCEPTIONS = (
         "the same: one of the 14,400 elements of these tests is worth 1/120",
     ),
     Departure(
+        "gradients of query and key projections in whole models (BERT, GPT-2, Llama)",
+        "not compared",
+        "small differences of large sums: ours are as far off as torch's on average over 24 "
+        "batches, but both vary several times from batch to batch",
+    ),
+    Departure(
         "NaN and Inf where eager's own intermediates overflow",
         "as in eager or as in float64",
         "one kernel rounds less often, so it may be finite where eager is not",
