@@ -277,12 +277,12 @@ PyObject* setup(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyObject* launch_count(PyObject*, PyObject*) { return PyLong_FromLongLong(launches.load()); }
-
 // shared_out_count(): how often work went to several of torch's threads (threads.h).
 PyObject* shared_out_count(PyObject*, PyObject*) {
   return PyLong_FromLongLong(times_shared_out.load());
 }
+
+PyObject* launch_count(PyObject*, PyObject*) { return PyLong_FromLongLong(launches.load()); }
 
 // poison_outputs(on): see forward.h.
 PyObject* set_poison_outputs(PyObject*, PyObject* on) {
