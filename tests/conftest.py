@@ -25,16 +25,6 @@ if torch.cuda.is_available():
     DEVICES.append(pytest.param("cuda", marks=pytest.mark.cuda))
 
 
-# A number, "random", or nothing: then seeds are fixed (below).
-CHOSEN = os.environ.get("MEGAFUSE_TEST_SEED", "")
-
-if importlib.util.find_spec("hypothesis"):
-    from hypothesis import settings
-
-    settings.register_profile("fixed", derandomize=True, database=None)
-    settings.load_profile("default" if CHOSEN == "random" else "fixed")
-
-
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -54,6 +44,22 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 
 
+# ---- seeds
+
+CHOSEN = os.environ.get("MEGAFUSE_TEST_SEED", "")
+
+if importlib.util.find_spec("hypothesis"):
+    from hypothesis import settings
+
+    settings.register_profile("fixed", derandomize=True, database=None)
+    settings.load_profile("default" if CHOSEN == "random" else "fixed")
+
+
+def pytest_report_header() -> str:
+    kind = {"": "fixed, from each test's id", "random": "random"}.get(CHOSEN, CHOSEN)
+    return f"seeds: {kind}"
+
+
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> int:
     """From the test's id: other numbers in every test, the same on every run and in any order.
@@ -69,11 +75,6 @@ def seed(request: pytest.FixtureRequest) -> int:
     torch.manual_seed(chosen)
     random.seed(chosen)
     return chosen
-
-
-def pytest_report_header() -> str:
-    kind = {"": "fixed, from each test's id", "random": "random"}.get(CHOSEN, CHOSEN)
-    return f"seeds: {kind}"
 
 
 def seed_of(test: str) -> int:
