@@ -74,22 +74,32 @@ def values(items: list[Item], *names: str) -> set[tuple[object, ...]]:
     return {tuple(str(item.callspec.params[name]) for name in names) for item in items}
 
 
-def test_every_value_of_every_parameter_is_there_on_each_device():
+DEVICES = ("cpu", "cuda")
+
+
+def on(items: list[Item], device: str) -> list[Item]:
+    return [item for item in items if item.callspec.params["device"] == device]
+
+
+def test_every_op_and_every_value_of_every_parameter_is_there_on_each_device():
     everything = combined("test_layout")
     found = quick.chosen(everything)
-    for device in ("cpu", "cuda"):
-        here = [item for item in found if item.callspec.params["device"] == device]
-        ops = {(item.callspec.params["case"].name, item.callspec.params["dtype"]) for item in here}
-        assert ops == {(op, dtype) for op in ("one", "two") for dtype in FLOATS}
-        assert values(here, "shape") == values(everything, "shape")
-    assert len(found) <= 2 * (2 * len(FLOATS) + 2)
+    for device in DEVICES:
+        here = on(found, device)
+        assert {item.callspec.params["case"].name for item in here} == {"one", "two"}
+        for name in ("dtype", "shape"):
+            assert values(here, name) == values(everything, name)
+        assert len(here) <= 2 + len(FLOATS) + 3
     assert {item.callspec.params["case"].choice for item in found} == {"a"}, "the default is enough"
 
 
-def test_values_and_gradients_have_every_choice():
-    (function, *_) = sorted(quick.EVERY_CHOICE)
-    everything = combined(function)
-    assert values(quick.chosen(everything), "case") == values(everything, "case")
+def test_values_have_every_choice_and_every_op_in_every_dtype():
+    everything = combined(min(quick.VALUES))
+    for device in DEVICES:
+        here = on(quick.chosen(everything), device)
+        assert values(here, "case") == values(everything, "case")
+        pairs = {(i.callspec.params["case"].name, i.callspec.params["dtype"]) for i in here}
+        assert pairs == {(op, dtype) for op in ("one", "two") for dtype in FLOATS}
 
 
 def test_the_order_of_collection_does_not_matter():
