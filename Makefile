@@ -31,8 +31,8 @@ CPP_SOURCES = $(shell find src examples \( -name '*.h' -o -name '*.cpp' -o -name
 
 help:
 	@echo 'make demo     run simple_demo.py on this machine, write report.html'
-	@echo 'make test     every op, every promise, in under 10 minutes  (PYTEST_ARGS="-k gelu -x")'
-	@echo 'make test-all the whole suite: every combination, about 25 minutes'
+	@echo 'make test     every op, every promise: under 10 minutes on 2 cores  (PYTEST_ARGS="-k gelu -x")'
+	@echo 'make test-all the whole suite, every combination: twice that and more'
 	@echo 'make lint     ruff, mypy, clang-format; changes nothing'
 	@echo 'make format   let ruff and clang-format rewrite the sources'
 	@echo 'make bench    eager, torch.compile and fused side by side  (ARGS="--suite seeds")'
