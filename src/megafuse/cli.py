@@ -98,7 +98,7 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     kept.set_defaults(run=_cache)
 
     ops = commands.add_parser("ops", help="every op, its formula and its dtypes")
-    ops.add_argument("--markdown", action="store_true", help="as the table in README.md")
+    ops.add_argument("--markdown", action="store_true", help="as the table in docs/ops.md")
     ops.set_defaults(run=_ops)
     return parser, list(commands.choices)
 

@@ -21,6 +21,7 @@ def cache(tmp_path: Path) -> Path:
     return cold_cache(tmp_path)
 
 
+@pytest.mark.slow
 def test_three_processes_race(cache: Path) -> None:
     children = [start(CALL, environment(cache)) for _ in range(3)]
     compiled = 0
@@ -49,6 +50,7 @@ DAMAGE: list[Callable[[Path], object]] = [
 ]
 
 
+@pytest.mark.slow
 def test_damaged_kernels_are_built_again(cache: Path) -> None:
     """Cut short, overwritten, emptied, removed, or without its checksum."""
     code = """

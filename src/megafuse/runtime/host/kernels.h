@@ -351,7 +351,9 @@ constexpr int64_t kGrain = 16384;
 // Splits [0, n) over torch's threads in multiples of `align`; run(begin, end, slot).
 template <class Run>
 void split(int64_t n, int64_t weight, int64_t align, int64_t max_slots, const Run& run) {
-  int64_t slots = std::min<int64_t>({at::get_num_threads(), max_slots, n * weight / kGrain});
+  const int64_t pieces = (n + align - 1) / align;  // a single long row wakes nobody
+  int64_t slots =
+      std::min<int64_t>({at::get_num_threads(), max_slots, n * weight / kGrain, pieces});
   if (slots <= 1 || at::in_parallel_region()) return run(0, n, 0);
   const int64_t each = ((n + slots - 1) / slots + align - 1) / align * align;
   on_torch_threads(slots, [&](int64_t slot) {

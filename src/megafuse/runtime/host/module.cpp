@@ -277,6 +277,11 @@ PyObject* setup(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+// shared_out_count(): how often work went to several of torch's threads (threads.h).
+PyObject* shared_out_count(PyObject*, PyObject*) {
+  return PyLong_FromLongLong(times_shared_out.load());
+}
+
 PyObject* launch_count(PyObject*, PyObject*) { return PyLong_FromLongLong(launches.load()); }
 
 // poison_outputs(on): see forward.h.
@@ -325,6 +330,7 @@ PyMethodDef methods[] = {
     {"setup", setup, METH_VARARGS, nullptr},
     {"register_op", register_op, METH_O, nullptr},
     {"launch_count", launch_count, METH_NOARGS, nullptr},
+    {"shared_out_count", shared_out_count, METH_NOARGS, nullptr},
     {"poison_outputs", set_poison_outputs, METH_O, nullptr},
     {"set_fp32_matmul", set_fp32_matmul, METH_O, nullptr},
     {"forget_kernels", forget_kernels, METH_NOARGS, nullptr},
