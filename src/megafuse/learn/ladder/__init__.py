@@ -1,10 +1,11 @@
 """The ladder: one operation, kernel by kernel, from the naive one to the one that is shipped.
 
-    gelu_scale    naive → coalesced → 16-byte loads → fused → megafuse.gelu_scale
-    layer_norm    naive → coalesced → row kept → 16-byte loads → megafuse.layer_norm
-    linear_relu   the mistake: naive → tiled → megafuse.linear_relu
+    gelu_scale    naive → coalesced → 16-byte loads → fused → shipped
+    layer_norm    naive → coalesced → 32 lanes → row kept → 16-byte loads (GPU) → shipped
+    linear_relu   the mistake: naive → tiled → shipped
 
-Each rung but the last is a CUDA source and its CPU form in kernels/, compiled when first called.
+Each rung but the last is a CUDA source and, where its idea applies, a CPU form of it in kernels/,
+compiled when first called.
 The last rung is the shipped op itself.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -22,9 +22,10 @@ class Rung:
 
     name: str
     change: str  # on the GPU
-    change_on_cpu: str
+    change_on_cpu: str  # where `on_cpu` is false: why the idea does not apply there
     run: Callable[..., Tensor]
     file: str | None  # of its source, in kernels/; None for the shipped op
+    on_cpu: bool = field(default=True, kw_only=True)
 
     def changed(self, device: str) -> str:
         return self.change if device == "cuda" else self.change_on_cpu
@@ -63,6 +64,10 @@ class Ladder:
     @property
     def op(self) -> Op:
         return OPS[self.name]
+
+    def on(self, device: str) -> tuple[Rung, ...]:
+        """The rungs whose idea applies there."""
+        return tuple(rung for rung in self.rungs if device == "cuda" or rung.on_cpu)
 
     def exact(self, *arguments: Any) -> Tensor:
         """The op's reference in float64."""

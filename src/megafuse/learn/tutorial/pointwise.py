@@ -22,7 +22,7 @@ def run(tour: Tour) -> None:
         "data moves. Its bytes are counted, so its time can be foretold."
     )
     if tour.compiles:
-        rungs = ladder.rungs
+        rungs = ladder.on(tour.device)
     else:
         tour.screen.say(plain.WHY)
         rungs = plain.gelu_scale()

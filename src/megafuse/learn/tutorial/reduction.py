@@ -24,7 +24,7 @@ def run(tour: Tour) -> None:
         "floats. But a row is small: who keeps it at hand reads it once."
     )
     if tour.compiles:
-        rungs = ladder.rungs
+        rungs = ladder.on(tour.device)
     else:
         tour.screen.say(plain.WHY)
         rungs = plain.layer_norm()
