@@ -69,7 +69,7 @@ def test_work_computes(device):
     probes.work(x, out, 3)
     expected = x.double()
     for _ in range(3):
-        expected = expected * 0.999 + 0.001
+        expected = expected + 0.999 * 0.001
     whole = int(out.count_nonzero())  # the last floats, less than a vector, are left out
     assert whole > 3000
     torch.testing.assert_close(out[:whole].double(), expected[:whole], rtol=1e-6, atol=1e-6)
