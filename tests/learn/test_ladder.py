@@ -26,6 +26,7 @@ needs_nvrtc = pytest.mark.skipif(nvrtc.problem() is not None, reason="needs NVRT
 
 SHAPES = {
     "gelu_scale": [(0,), (1,), (3,), (5, 13), (1023,), (2 * 4096 + 5,), (3, 4096)],
+    "bias_act": [(0, 8), (1, 1), (3, 7), (5, 1022), (3, 1028)],
     "layer_norm": [(0, 8), (1, 1), (3, 7), (2, 255), (5, 1022), (3, 1028), (2, 4096)],
     "linear_relu": [(1, 1, 1), (5, 3, 7), (33, 31, 65), (40, 64, 96)],
 }
@@ -35,12 +36,18 @@ BY_FILE = {
     for rung in ladder.rungs
     if rung.file is not None
 }
+
+
+def files_on(device: str) -> list[str]:
+    return [file for file, (ladder, rung) in BY_FILE.items() if rung in ladder.on(device)]
+
+
 ON_CPU = [(ladder, rung) for ladder in LADDERS.values() for rung in ladder.on("cpu")]
 
 
 def skip_where_it_does_not_apply(ladder: Ladder, rung: Rung, device: str) -> None:
     if rung not in ladder.on(device):
-        pytest.skip(f"on a CPU {rung.change_on_cpu}")
+        pytest.skip(rung.changed(device))
 
 
 EVERY_RUNG = [(ladder, rung) for ladder in LADDERS.values() for rung in ladder.rungs]
@@ -54,6 +61,8 @@ EVERY_SHAPE = [
 def arguments(ladder: Ladder, shape: tuple[int, ...], device: str = "cpu") -> tuple:
     if ladder.name == "gelu_scale":
         return torch.randn(shape, device=device) * 3, 1.7
+    if ladder.name == "bias_act":
+        return torch.randn(shape, device=device), torch.randn(shape[-1], device=device), "relu"
     if ladder.name == "layer_norm":
         weight, bias = (torch.randn(shape[-1], device=device) for _ in range(2))
         return torch.randn(shape, device=device) + 1, weight, bias, 1e-5
@@ -71,7 +80,7 @@ def assert_right(ladder: Ladder, result: torch.Tensor, args: tuple) -> None:
         return
     error = float((result - exact).abs().max())
     eager = float((ladder.op.reference(*args) - exact).abs().max())
-    added = 1 if ladder.name == "gelu_scale" else args[0].shape[-1]
+    added = 1 if ladder.name in ("gelu_scale", "bias_act") else args[0].shape[-1]
     assert error <= 4 * eager + math.sqrt(added) * 1.2e-7 * max(1.0, float(exact.abs().max()))
 
 
@@ -142,6 +151,17 @@ def test_the_last_rung_is_the_shipped_op():
         assert last.file is None
 
 
+def test_what_a_cache_holds_does_not_come_from_memory(monkeypatch):
+    """Three sweeps ask for x three times; a cache that holds x delivers two of them."""
+    x, row = torch.randn(64, 1024), torch.randn(1024)
+    naive = LADDERS["layer_norm"].rungs[0]
+    for held, readings in ((x.nbytes, 1), (x.nbytes - 1, 3)):
+        monkeypatch.setattr("megafuse.learn.ladder.rung.cache_bytes", lambda _, held=held: held)
+        ledger = naive.ledger(x, row, row, 1e-5)
+        assert ledger.bytes_moved == 4 * x.nbytes + 2 * row.nbytes
+        assert ledger.from_memory == (readings + 1) * x.nbytes + 2 * row.nbytes
+
+
 @needs_compiler
 def test_ledger_of_the_shipped_op_is_its_cost():
     x = torch.randn(100, 100)
@@ -180,12 +200,12 @@ ABOVE = dict.fromkeys(("layer_norm/4_row_kept", "layer_norm/5_wide"), "#define C
 
 
 def entries(text: str) -> list[str]:
-    return re.findall(r'^extern "C" __global__ void (\w+)\(', text, re.M)
+    return re.findall(r'^extern "C" (?:__global__ )?void (\w+)\(', text, re.M)
 
 
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
-@pytest.mark.parametrize("file", [*BY_FILE, "probes"])
+@pytest.mark.parametrize("file", [*files_on("cuda"), "probes"])
 def test_compiles_for_the_gpu(file, arch):
     text = ABOVE.get(file, "") + launch.source(file, "cuda")
     cubin = nvrtc.compile_cubin(text, arch, [sources.KERNELS])
@@ -246,7 +266,7 @@ def checked(tmp_path_factory):
 def over_checked_memory(device: str, above: str) -> str:
     """Every rung's source in a namespace of its own, below one list of includes; with a line
     above, those that need one."""
-    files = [f for f, (ladder, rung) in BY_FILE.items() if rung in ladder.on(device)]
+    files = files_on(device)
     if device == "cuda":
         files = [file for file in files if (file in ABOVE) == bool(above)]
     texts = {file: launch.source(file, device) for file in files}
@@ -270,7 +290,7 @@ def over_checked_memory_alone(file: str, text: str, device: str) -> str:
             if device == "cuda"
             else f"  return on_cpu({entry}, words);\n}}\n"
         )
-        for entry in entries(launch.source(file, "cuda"))
+        for entry in entries(launch.source(file, device))
     ]
     return f"namespace {name_of(file, 'source')} {{\n{text}{''.join(runs)}}}\n"
 
@@ -318,13 +338,13 @@ def run_checked(build, device: str, monkeypatch) -> Counts:
     return counts
 
 
-SMALL = {
+SMALL = {  # of those that have a CUDA source
     "gelu_scale": [(1,), (7,), (3, 1025)],
     "layer_norm": [(1, 1), (3, 7), (2, 1028), (2, 4096)],
     "linear_relu": [(1, 1, 1), (33, 34, 65)],
 }
 SMALL_SHAPES = [
-    (file, shape) for file, (ladder, _) in BY_FILE.items() for shape in SMALL[ladder.name]
+    (file, shape) for file in files_on("cuda") for shape in SMALL[BY_FILE[file][0].name]
 ]
 
 
@@ -344,12 +364,12 @@ def test_cuda_source_over_checked_memory(checked, monkeypatch, file, shape):
         assert seen.reads + seen.writes == elements, "the ledger says otherwise"
 
 
-SHAPES_BEYOND_A_CACHE = {"gelu_scale": (200 * 4096,), "layer_norm": (512, 256)}
-SWEPT = [
-    file
-    for file, (ladder, rung) in BY_FILE.items()
-    if ladder.name in SHAPES_BEYOND_A_CACHE and rung in ladder.on("cpu")
-]
+SHAPES_BEYOND_A_CACHE = {
+    "gelu_scale": (200 * 4096,),
+    "bias_act": (512, 256),
+    "layer_norm": (512, 256),
+}
+SWEPT = [file for file in files_on("cpu") if BY_FILE[file][0].name in SHAPES_BEYOND_A_CACHE]
 
 
 @needs_compiler
@@ -358,7 +378,8 @@ def test_cpu_source_fetches_what_its_ledger_says(checked, monkeypatch, file):
     """Through a small cache: whole lines are fetched, and what is still there is not."""
     ladder, rung = BY_FILE[file]
     args = arguments(ladder, SHAPES_BEYOND_A_CACHE[ladder.name])
-    counted = rung.ledger(*args).bytes_moved
+    monkeypatch.setattr("megafuse.learn.ladder.rung.cache_bytes", lambda device: 128 * 64)
+    counted = rung.ledger(*args).from_memory
     counts = run_checked(checked, "cpu", monkeypatch)
     assert_right(ladder, rung.run(*args), args)
     assert all(seen.bad == 0 for _, seen in counts.buffers)

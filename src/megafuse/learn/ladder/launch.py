@@ -33,18 +33,29 @@ class Access:
 
     tensor: Tensor
     times: int = 1
+    between: int = 0  # bytes that go by until the kernel comes to the same float again
+    since: int | None = None  # bytes that went by since another kernel wrote it; None: cold
 
     @property
     def nbytes(self) -> int:
+        """What the kernel asks for."""
         return self.times * self.tensor.nbytes
+
+    def from_memory(self, cache: int) -> int:
+        """What of it a cache of so many bytes does not hold any more."""
+        if not self.times:
+            return 0
+        first = self.since is None or self.since > cache
+        again = self.times - 1 if self.between > cache else 0
+        return (first + again) * self.tensor.nbytes
 
 
 Argument = Access | int | float
 
 
-def read(tensor: Tensor, times: int = 1) -> Access:
+def read(tensor: Tensor, times: int = 1, between: int = 0, since: int | None = None) -> Access:
     """The kernel reads this tensor, front to back, so many times."""
-    return Access(_checked(tensor), times)
+    return Access(_checked(tensor), times, between, since)
 
 
 def write(tensor: Tensor) -> Access:
@@ -77,7 +88,7 @@ class Grid:
     @staticmethod
     def fill(tensor: Tensor, threads: int = 256) -> Grid:
         """As many blocks as run at the same time on this GPU, whatever there is to do."""
-        return Grid((8 * _processors(tensor.device), 1), (threads, 1))
+        return Grid((8 * processors(tensor.device), 1), (threads, 1))
 
 
 def launch(file: str, entry: str, grid: Grid, *arguments: Argument, above: str = "") -> None:
@@ -89,19 +100,20 @@ def launch(file: str, entry: str, grid: Grid, *arguments: Argument, above: str =
     """
     tensors = [a for a in arguments if isinstance(a, Access)]
     if _NOTES:
-        _NOTES[-1].append((entry, sum(access.nbytes for access in tensors)))
+        _NOTES[-1].append((entry, tensors))
     elif tensors[0].tensor.is_cuda:
         _launch_cuda(file, entry, grid, arguments, above)
     else:
         _launch_cpu(file, entry, grid, arguments, above)
 
 
-_NOTES: list[list[tuple[str, int]]] = []
+Notes = list[tuple[str, list[Access]]]
+_NOTES: list[Notes] = []
 
 
 @contextlib.contextmanager
-def noting() -> Iterator[list[tuple[str, int]]]:
-    """Collects (entry, bytes) of every launch inside the block, and runs none of them."""
+def noting() -> Iterator[Notes]:
+    """Collects (entry, tensors) of every launch inside the block, and runs none of them."""
     _NOTES.append([])
     try:
         yield _NOTES[-1]
@@ -242,7 +254,8 @@ def _cuda_module(file: str, index: int, above: str) -> Any:
 
 
 @functools.cache
-def _processors(device: torch.device) -> int:
+def processors(device: torch.device) -> int:
+    """Of a GPU; a CPU counts as one."""
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count

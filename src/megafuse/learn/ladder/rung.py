@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from megafuse.bench.timing import cache_bytes
 from megafuse.learn.ladder import launch
 from megafuse.learn.ledger import Ledger, count
 from megafuse.ops import OPS, Op
@@ -26,15 +27,28 @@ class Rung:
     run: Callable[..., Tensor]
     file: str | None  # of its source, in kernels/; None for the shipped op
     on_cpu: bool = field(default=True, kw_only=True)
+    on_gpu: bool = field(default=True, kw_only=True)
+    # What its source makes it wait for besides its bytes, known without a measurement.
+    waits: str = field(default="", kw_only=True)
+    waits_on_cpu: str = field(default="", kw_only=True)
 
     def changed(self, device: str) -> str:
         return self.change if device == "cuda" else self.change_on_cpu
+
+    def waits_for(self, device: str) -> str:
+        return self.waits if device == "cuda" else self.waits_on_cpu
 
     def ledger(self, *arguments: Any) -> Ledger:
         """Launches and bytes for these arguments, counted without running anything."""
         with launch.noting() as notes:
             self.run(*arguments)
-        return Ledger(tuple(entry for entry, _ in notes), sum(moved for _, moved in notes))
+        held = cache_bytes(next(a.device for a in arguments if isinstance(a, Tensor)))
+        accesses = [access for _, accesses in notes for access in accesses]
+        return Ledger(
+            tuple(entry for entry, _ in notes),
+            sum(access.nbytes for access in accesses),
+            sum(access.from_memory(held) for access in accesses),
+        )
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,7 @@ class Ladder:
 
     def on(self, device: str) -> tuple[Rung, ...]:
         """The rungs whose idea applies there."""
-        return tuple(rung for rung in self.rungs if device == "cuda" or rung.on_cpu)
+        return tuple(r for r in self.rungs if (r.on_gpu if device == "cuda" else r.on_cpu))
 
     def exact(self, *arguments: Any) -> Tensor:
         """The op's reference in float64."""

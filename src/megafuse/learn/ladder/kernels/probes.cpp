@@ -97,7 +97,8 @@ extern "C" void work(const float* __restrict x, float* __restrict out,
     Vector chains[kChains];
 #pragma GCC unroll 16
     for (int chain = 0; chain < kChains; ++chain)
-      __builtin_memcpy(&chains[chain], x + group * step + chain * kWide, kBytes);
+      __builtin_memcpy(&chains[chain], x + group * step + chain * kWide,
+                       kBytes);
     for (i64 time = 0; time < times; ++time) {
 #pragma GCC unroll 16
       for (int chain = 0; chain < kChains; ++chain)
@@ -105,6 +106,7 @@ extern "C" void work(const float* __restrict x, float* __restrict out,
     }
 #pragma GCC unroll 16
     for (int chain = 0; chain < kChains; ++chain)
-      __builtin_memcpy(out + group * step + chain * kWide, &chains[chain], kBytes);
+      __builtin_memcpy(out + group * step + chain * kWide, &chains[chain],
+                       kBytes);
   }
 }
