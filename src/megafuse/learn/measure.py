@@ -31,13 +31,15 @@ class Measured:
 
 @dataclass(frozen=True)
 class Calls:
-    """Seconds of a call among many in a row, launches included: on one float, and on `size`."""
+    """Seconds of a call among many in a row, launches included: on one float, and on `size`; and
+    on `size` by one thread, where there are more."""
 
     size: int
     separate_one: float
     fused_one: float
     separate: float
     fused: float
+    separate_alone: float | None = None
 
 
 def copy(size: int, device: str, budget: float) -> float:
@@ -82,7 +84,23 @@ def calls(separate: Way, fused: Way, size: int, device: str, budget: float) -> C
         clock="wall",
         budget=budget,
     )
-    return Calls(size, *(timing.median for timing in taken.values()))
+    medians = [timing.median for timing in taken.values()]
+    return Calls(size, *medians, _alone(separate, small, budget))
+
+
+def _alone(separate: Way, x: Tensor, budget: float) -> float | None:
+    """The same on one thread: what is left of the time where no other has to be woken."""
+    threads = torch.get_num_threads()
+    if x.is_cuda or threads == 1:
+        return None
+    torch.set_num_threads(1)
+    try:
+        (taken,) = compare(
+            {"": lambda _: separate(x)}, device="cpu", clock="wall", budget=budget / 4
+        ).values()
+    finally:
+        torch.set_num_threads(threads)
+    return taken.median
 
 
 def errors(separate: Way, fused: Way, size: int, device: str) -> tuple[float, float]:

@@ -2,40 +2,77 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 
 from megafuse.learn.explain import amount
-from megafuse.learn.ladder import LADDERS
-from megafuse.learn.tutorial import draw, plain, words
+from megafuse.learn.ladder import LADDERS, Ladder
+from megafuse.learn.tutorial import budget, draw, plain
 from megafuse.learn.tutorial.climb import climb
 from megafuse.learn.tutorial.tour import Tour
+from megafuse.learn.verdicts import ladder as verdicts
+from megafuse.learn.verdicts import machine
+from megafuse.ops import OPS
 
-TITLE = "The first ladder: gelu(x)·scale"
+TITLE = "The first ladder: two operations, one pass"
 SCALE = 1.7
+COLUMNS = 1024
+_ENOUGH = (0, 1, 2, 4, 6)  # multiply-adds: gelu·scale counts twelve operations, six of them
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Two pointwise operations, and how many a float they count."""
+
+    ladder: Ladder
+    written: str
+    flops: int
+
+
+GELU = Chain(LADDERS["gelu_scale"], "gelu(x)·scale", OPS["gelu_scale"].flops[0])  # type: ignore[index]
+RELU = Chain(LADDERS["bias_act"], "relu(x + bias)", 2)
 
 
 def run(tour: Tour) -> None:
-    ladder = LADDERS["gelu_scale"]
-    x = torch.randn(tour.floats, device=tour.device)
+    chain, free = _chosen(tour)
+    x = torch.randn(tour.floats // COLUMNS, COLUMNS, device=tour.device)
+    bias = torch.randn(COLUMNS, device=tour.device)
+    arguments: tuple[Any, ...] = (x.flatten(), SCALE) if chain is GELU else (x, bias, "relu")
     tour.screen.say(
-        f"x has {amount(x.numel())} floats. Each rung computes the same; what changes is how the "
-        "data moves. Its bytes are counted, so its time can be foretold."
+        f"{chain.written}, where x has {amount(x.numel())} floats. Each rung computes the same; "
+        "what changes is how the data moves. Its bytes are counted, and at a copy's rate they say "
+        "how long it should take."
     )
     if tour.compiles:
-        rungs = ladder.on(tour.device)
+        rungs = chain.ladder.on(tour.device)
     else:
         tour.screen.say(plain.WHY)
         rungs = plain.gelu_scale()
-    climbed = climb(tour, rungs, ladder.exact(x, SCALE), x, SCALE)
-    for sentence in words.steps(climbed):
+    climbed = climb(tour, rungs, chain.ladder.exact(*arguments), *arguments)
+    for sentence in verdicts.steps(climbed):
         tour.screen.say(sentence)
-    tour.screen.say(words.predictions(climbed))
-    tour.screen.say(words.top(climbed))
+    tour.screen.say(verdicts.predictions(climbed, tour.device))
+    tour.screen.say(verdicts.top(climbed, chain.flops, free))
     if tour.compiles:
         tour.screen.say(
             "The last rung is no demonstration: it is what your model calls. The sources of the "
-            "others lie in learn/ladder/kernels/gelu_scale/, a dozen lines each."
+            f"others lie in learn/ladder/kernels/{chain.ladder.name}/, a dozen lines each."
         )
-    tour.draw(lambda: draw.rungs("gelu(x)·scale, rung by rung", climbed, tour.machine))
-    flops = ladder.op.cost(x, SCALE, "tanh").flops
+    tour.draw(lambda: draw.rungs(f"{chain.written}, rung by rung", climbed, tour.machine))
+    flops = chain.flops * x.numel()
     tour.draw(lambda: draw.roofline("Under the roof", climbed, flops, tour.probes, tour.machine))
+
+
+def _chosen(tour: Tour) -> tuple[Chain, float | None]:
+    """gelu·scale where its operations come with a copy on this machine; else a chain of fewer."""
+    if not tour.compiles:
+        return GELU, None
+    added, taken = budget.measured(tour, _ENOUGH, "how many operations come with a copy")
+    grown = machine.knee(added, taken)
+    free = added[-1] if grown is None else max((k for k in added if k < grown), default=0)
+    if free >= GELU.flops or tour.device == "cuda":
+        return GELU, free
+    tour.screen.say(machine.chain(free, GELU.flops, RELU.flops))
+    return RELU, free
