@@ -373,11 +373,11 @@ def test_top(on):
     share = last.ledger.from_memory / last.seconds / climbed.roof
     steady = tight(last.timing)
     holds(
-        ladder.top(climbed, 12, on.probes.operations_per_float),
+        ladder.top(climbed),
         {
             "is left to gain": steady and share >= 0.8,
             "its bytes explain": steady and share < 0.8,
-            "arithmetic binds": steady and share < 0.8 and on.probes.operations_per_float < 12,
+            "these numbers do not say": steady and share < 0.8,
             "proves nothing": not steady,
         },
     )
@@ -516,8 +516,13 @@ def test_guessed(guess, said):
     assert said in ladder.guessed(guess, 12.0)
 
 
-def test_a_chain_is_chosen_by_what_was_measured():
-    assert "gelu·scale counts 12" in machine.chain(4, 12, 2)
+@EACH
+def test_a_chain_is_chosen_by_what_was_measured(on):
+    m = on.measured
+    assert machine.hidden(m.fused, m.copy) == (m.fused.low <= 1.5 * m.copy.low)
+    assert machine.hidden(m.fused, m.copy) == (on.name != "slow cpu")
+    if on.name == "slow cpu":
+        assert "in one pass takes 51.2 ms" in machine.chain(m.fused, m.copy)
 
 
 VERDICTS: list[Callable[[Machine], str]] = [

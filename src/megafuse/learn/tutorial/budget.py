@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import torch
 
@@ -54,13 +53,11 @@ def run(tour: Tour) -> None:
     tour.draw(lambda: draw.budget(added, [t.low for t in taken], tour.floats, tour.machine))
 
 
-def measured(
-    tour: Tour, counts: Sequence[int] = (), what: str = "copies that compute"
-) -> tuple[list[int], list[Timing]]:
+def measured(tour: Tour) -> tuple[list[int], list[Timing]]:
     """Operations a float, and the time that the copy took with them."""
     x = torch.randn(tour.floats, device=tour.device)
     out = torch.zeros_like(x)
-    counts = counts or (QUICK if tour.quick else MULTIPLY_ADDS)
+    counts = QUICK if tour.quick else MULTIPLY_ADDS
     ways = {str(k): functools.partial(probes.work, x, out, k) for k in counts}
-    taken = tour.time(ways, what)
+    taken = tour.time(ways, "copies that compute")
     return [2 * k for k in counts], [taken[str(k)] for k in counts]

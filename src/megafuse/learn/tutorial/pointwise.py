@@ -9,7 +9,7 @@ import torch
 
 from megafuse.learn.explain import amount
 from megafuse.learn.ladder import LADDERS, Ladder
-from megafuse.learn.tutorial import budget, draw, plain
+from megafuse.learn.tutorial import draw, plain
 from megafuse.learn.tutorial.climb import climb
 from megafuse.learn.tutorial.tour import Tour
 from megafuse.learn.verdicts import ladder as verdicts
@@ -19,7 +19,6 @@ from megafuse.ops import OPS
 TITLE = "The first ladder: two operations, one pass"
 SCALE = 1.7
 COLUMNS = 1024
-_ENOUGH = (0, 1, 2, 4, 6)  # multiply-adds: gelu·scale counts twelve operations, six of them
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ RELU = Chain(LADDERS["bias_act"], "relu(x + bias)", 2)
 
 
 def run(tour: Tour) -> None:
-    chain, free = _chosen(tour)
+    chain = _chosen(tour)
     x = torch.randn(tour.floats // COLUMNS, COLUMNS, device=tour.device)
     bias = torch.randn(COLUMNS, device=tour.device)
     arguments: tuple[Any, ...] = (x.flatten(), SCALE) if chain is GELU else (x, bias, "relu")
@@ -54,7 +53,7 @@ def run(tour: Tour) -> None:
     for sentence in verdicts.steps(climbed):
         tour.screen.say(sentence)
     tour.screen.say(verdicts.predictions(climbed, tour.device))
-    tour.screen.say(verdicts.top(climbed, chain.flops, free))
+    tour.screen.say(verdicts.top(climbed))
     if tour.compiles:
         tour.screen.say(
             "The last rung is no demonstration: it is what your model calls. The sources of the "
@@ -65,14 +64,17 @@ def run(tour: Tour) -> None:
     tour.draw(lambda: draw.roofline("Under the roof", climbed, flops, tour.probes, tour.machine))
 
 
-def _chosen(tour: Tour) -> tuple[Chain, float | None]:
-    """gelu·scale where its operations come with a copy on this machine; else a chain of fewer."""
-    if not tour.compiles:
-        return GELU, None
-    added, taken = budget.measured(tour, _ENOUGH, "how many operations come with a copy")
-    grown = machine.knee(added, taken)
-    free = added[-1] if grown is None else max((k for k in added if k < grown), default=0)
-    if free >= GELU.flops or tour.device == "cuda":
-        return GELU, free
-    tour.screen.say(machine.chain(free, GELU.flops, RELU.flops))
-    return RELU, free
+def _chosen(tour: Tour) -> Chain:
+    """gelu·scale, unless its arithmetic takes longer than its bytes on this machine: then no pass
+    that is saved would show, and a chain of fewer operations climbs."""
+    if not tour.compiles or tour.device == "cuda":
+        return GELU
+    x = torch.randn(tour.floats, device=tour.device)
+    there = torch.zeros_like(x)
+    fused = GELU.ladder.rungs[-2]
+    ways = {"copy": lambda: there.copy_(x), "fused": lambda: fused.run(x, SCALE)}
+    taken = tour.time(ways, "whether gelu's arithmetic hides behind its bytes")
+    if machine.hidden(taken["fused"], taken["copy"]):
+        return GELU
+    tour.screen.say(machine.chain(taken["fused"], taken["copy"]))
+    return RELU

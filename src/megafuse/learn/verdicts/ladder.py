@@ -98,8 +98,8 @@ def _unforetold(each: Climbed, device: str) -> str:
     return f"{text}: {waits}." if waits else f"{text}."
 
 
-def top(climbed: Climb, needed: int | None = None, free: float | None = None) -> str:
-    """How near the last rung comes to the roof; `needed` operations a float, and `free` ones."""
+def top(climbed: Climb) -> str:
+    """How near the last rung comes to the roof."""
     last = climbed.rungs[-1]
     share = climbed.share(last)
     text = f"{last.rung.name} reaches {share:.0%} of the copy's rate"
@@ -109,13 +109,10 @@ def top(climbed: Climb, needed: int | None = None, free: float | None = None) ->
         return text + (
             f": in one pass over memory at most {max(1 / share, 1.0):.2f}× is left to gain."
         )
-    text += f": its bytes explain {seconds(last.predicted)} of its {seconds(last.seconds)}."
-    if needed is not None and free is not None and needed > free:
-        return text + (
-            f" Its {needed} operations a float are more than the {free:,.0f} of the budget: "
-            "arithmetic binds."
-        )
-    return text
+    return text + (
+        f": its bytes explain {seconds(last.predicted)} of its {seconds(last.seconds)}. What the "
+        "rest is, these numbers do not say."
+    )
 
 
 def sums(climbed: Climb) -> str:

@@ -100,10 +100,16 @@ def knee(added: list[int], taken: list[Timing]) -> int | None:
     return next((k for k, t in zip(added, taken, strict=True) if t.low > 1.5 * base), None)
 
 
-def chain(free: float, needed: int, few: int) -> str:
-    """Which operations the first ladder climbs with, by what was measured in step 2."""
+def hidden(fused: Timing, copy: Timing) -> bool:
+    """Whether an operation's arithmetic leaves the bytes to be seen: within half of a copy."""
+    return fused.low <= 1.5 * copy.low
+
+
+def chain(fused: Timing, copy: Timing) -> str:
+    """Why the first ladder does not climb with gelu here."""
     return (
-        f"Measured in step 2's way just now: {free:,.0f} operations a float come with the copy "
-        f"here, and gelu·scale counts {needed}. Its arithmetic would hide what a pass over memory "
-        f"costs, so this ladder takes a chain that fits: relu(x + bias), {few} operations a float."
+        f"Measured just now: gelu(x)·scale in one pass takes {seconds(fused.low)} at its best, and "
+        f"a copy of x {seconds(copy.low)}. Its arithmetic would hide what a pass over memory "
+        "costs, so this ladder takes a chain that fits the budget: relu(x + bias), 2 operations a "
+        "float."
     )
