@@ -111,9 +111,9 @@ def test_page_holds_figures_and_results(tmp_path, capsys):
     text = page.read_text("utf-8")
     assert re.findall("<h3>(.*?)</h3>\n<svg", text) == [
         "The way of the data",
-        "Time for 256 Ki floats",
-        "Speed-up against size",
-        "Roofline, 256 Ki floats",
+        "Time for 256 Ki floats, warm cache",
+        "Speed-up in the demo, warm cache",
+        "Roofline of the demo, 256 Ki floats, warm cache",
     ]
     held = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
     assert [row["elements"] for row in held[0]["rows"]] == list(demo.QUICK_SIZES)

@@ -318,8 +318,8 @@ class _Demo:
     def _next(self) -> None:
         self._paragraph(
             "Next",
-            "`python tutorial_mega_kernel.py`, 15 minutes: write such a kernel, from slow to as "
-            "fast as the memory. `megafuse learn` has exercises, LEARN.md the whole way. "
+            "`python tutorial_mega_kernel.py`, 15 minutes: such a kernel, from the naive one to "
+            "the one that is shipped. `megafuse learn` has exercises, LEARN.md the whole way. "
             "`megafuse ops` lists what else is fused.",
         )
 

@@ -21,7 +21,7 @@ def share(yours: Timing, copy: Timing) -> str:
     text += f"takes {seconds(copy.median)}"
     if rule.narrow(yours) and rule.narrow(copy):
         return text
-    return text + " (these times scatter: something else was running)"
+    return text + " (these times scatter: something else may have been running)"
 
 
 def waits(yours: Timing, copy: Timing) -> str:

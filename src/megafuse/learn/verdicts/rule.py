@@ -50,5 +50,5 @@ def scattered(what: str, taken: Timing | Ratio) -> str:
     """Why nothing follows from a number."""
     return (
         f"{what} scatters by {times(taken.high / taken.low)} between rounds, so it proves nothing "
-        "either way: something else was running."
+        "either way: something else may have been running."
     )
