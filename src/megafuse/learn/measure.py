@@ -85,7 +85,7 @@ def calls(separate: Way, fused: Way, size: int, device: str, budget: float) -> C
         budget=budget,
     )
     medians = [timing.median for timing in taken.values()]
-    return Calls(size, *medians, _alone(separate, small, budget))
+    return Calls(size, *medians, separate_alone=_alone(separate, small, budget))
 
 
 def _alone(separate: Way, x: Tensor, budget: float) -> float | None:
