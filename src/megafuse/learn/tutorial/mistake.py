@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from megafuse.bench import speedup
 from megafuse.learn.explain import seconds
 from megafuse.learn.ladder import LADDERS, launch
 from megafuse.learn.tutorial import draw, plain
@@ -55,8 +56,8 @@ def run(tour: Tour) -> None:
         taken = tour.time({library: lambda: F.linear(x, weight, bias), **ways}, "products")
         results = {name: way() for name, way in ways.items()}
     exact = ladder.exact(x, weight, bias)
-    best = taken[library].median
-    shares = {name: best / timing.median for name, timing in taken.items()}
+    ratios = {name: speedup(taken[library], timing) for name, timing in taken.items()}
+    shares = {name: ratio.median for name, ratio in ratios.items()}
     screen.table(
         ("", "time", "GFLOP/s", "of the\nlibrary", "largest\nerror"),
         [
@@ -77,10 +78,11 @@ def run(tour: Tour) -> None:
     if guess is not None:
         screen.say(f"You said {guess:g} %, measured {shares[rungs[0].name]:.1%}.")
     if tour.compiles:
-        screen.say(product.mistake(*(shares[rung.name] for rung in rungs)))
+        screen.say(product.mistake(*(ratios[rung.name] for rung in rungs)))
     else:
         screen.say(product.product_by_hand(shares[rungs[0].name]))
-    screen.say(product.advice(max(shares[rung.name] for rung in rungs[:-1])))
+    own = max((ratios[rung.name] for rung in rungs[:-1]), key=lambda ratio: ratio.median)
+    screen.say(product.advice(own))
     tour.draw(lambda: draw.shares("The mistake and its repair", shares, tour.machine))
 
 

@@ -15,9 +15,13 @@ def intensity(flops: int, ledger: Ledger) -> str:
     return f"{flops / ledger.bytes_moved:.2g} operations for each byte"
 
 
-def mistake(share: float, repaired: float, shipped: float) -> str:
-    """Shares of the library's rate: naive, tiled, and the op."""
+def mistake(naive: Ratio, tiled: Ratio, shipped: Ratio) -> str:
+    """Each as a share of the library's rate."""
+    share, repaired = naive.median, tiled.median
     text = f"The naive kernel reaches {share:.1%} of the library's rate for this very shape. "
+    loose = next((each for each in (naive, tiled, shipped) if not rule.narrow(each)), None)
+    if loose is not None:
+        return text + rule.scattered("One of these shares", loose)
     if share < 0.5:
         text += (
             "It is one launch, it stores nothing in between, and by any count of launches or "
@@ -37,20 +41,21 @@ def mistake(share: float, repaired: float, shipped: float) -> str:
             "What is still missing (larger tiles, loads ahead of their use, the best instructions) "
             "the library has. "
         )
-    text += f"megafuse.linear_relu reaches {shipped:.0%} of the product alone"
-    if shipped > 1.1:
+    text += f"megafuse.linear_relu reaches {shipped.median:.0%} of the product alone"
+    if shipped.median > 1.1:
         return text + ", so it is not the same product that it runs."
-    if shipped >= LIBRARYS:
-        return text + ": it calls the library, with bias and ReLU done on the way."
-    return text + ": it calls the library, and bias and ReLU are the rest."
+    return text + ": it calls the library, and does bias and ReLU as well."
 
 
-def advice(best: float) -> str:
-    """What the best product of one's own tells about fusing around it."""
+def advice(own: Ratio) -> str:
+    """What the best product of one's own, as a share of the library's, tells about fusing."""
+    best = own.median
     text = (
         "How to see it in code of your own: time the library's product alone, for your shape, and "
         "ask what share of its rate your kernel reaches. "
     )
+    if not rule.narrow(own):
+        return text + "Measure until the spread is narrow: here it is not, and shows nothing."
     if best < LIBRARYS:
         return text + (
             f"Here the best of them reached {best:.0%}. Below nine tenths, leave the product to "
@@ -84,7 +89,7 @@ def worth(name: str, most: float, gain: Ratio, fused: bool) -> str:
         return text + f", and it lost: {gain.median:.2f}×. Not all that can be fused should be."
     if rule.same(gain):
         return text + ". It made about no difference."
-    return text + f". It made {rule.unclear(gain)}."
+    return f"{name}: the ceiling is {most:.2f}×, and fusing made {rule.unclear(gain)}."
 
 
 def already(gain: Ratio, fused: bool) -> str:
