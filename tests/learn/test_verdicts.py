@@ -424,7 +424,7 @@ def test_worth(most, gain):
     holds(
         product.worth("relu", most, gain, True),
         {
-            "hardly anything to gain": most < 1.1 and not beyond,
+            "hardly anything to gain": most < 1.1 and not beyond and gain.high < 2 * gain.low,
             "the ceiling was none": beyond,
             "it lost": gain.high < 1,
             "about no difference": gain.median == 1.01,
