@@ -72,11 +72,11 @@ def at_size(separate: Way, fused: Way, size: int, device: str, budget: float) ->
 
 def calls(separate: Way, fused: Way, size: int, device: str, budget: float) -> Calls:
     """What a call costs when there is next to nothing to compute."""
-    one, small = torch.ones(1, device=device), torch.randn(size, device=device)
+    single, small = torch.ones(1, device=device), torch.randn(size, device=device)
     taken = compare(
         {
-            "separate, one float": lambda _: separate(one),
-            "fused, one float": lambda _: fused(one),
+            "separate, one float": lambda _: separate(single),
+            "fused, one float": lambda _: fused(single),
             "separate": lambda _: separate(small),
             "fused": lambda _: fused(small),
         },
@@ -84,8 +84,8 @@ def calls(separate: Way, fused: Way, size: int, device: str, budget: float) -> C
         clock="wall",
         budget=budget,
     )
-    medians = [timing.median for timing in taken.values()]
-    return Calls(size, *medians, separate_alone=_alone(separate, small, budget))
+    one, one_fused, many, many_fused = (timing.median for timing in taken.values())
+    return Calls(size, one, one_fused, many, many_fused, _alone(separate, small, budget))
 
 
 def _alone(separate: Way, x: Tensor, budget: float) -> float | None:
