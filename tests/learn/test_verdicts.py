@@ -324,7 +324,11 @@ def test_steps(on):
                 "from memory instead of": saved > 1.05,
                 "but a cache held the difference": saved <= 1.05 < asked,
                 "are the time that it saves": (
-                    saved > 1.05 and tight(gain) and quarter(gain.median, saved)
+                    saved > 1.05
+                    and gain.low > 1
+                    and all(
+                        tight(c.timing) and quarter(c.seconds, c.predicted) for c in (below, above)
+                    )
                 ),
                 "Not how much is moved": gain.low > 1 and gain.median >= 1.5 and saved <= 1.05,
                 "not memory that the one below waited for": (
@@ -549,3 +553,13 @@ def test_no_sentence_is_left_unfilled(on, number):
     text = VERDICTS[number](on)
     assert not any(word in text for word in ("{", "}", "None", "nan", "inf "))
     assert text.rstrip().endswith(".")
+
+
+def test_bytes_that_are_the_time():
+    """Both times as foretold, and half of the bytes: only then are bytes said to be the time."""
+    below, above = MACHINES[1].climb.rungs[1:3]
+    for seconds, said in ((2 * above.predicted, True), (4 * above.predicted, False)):
+        slow = Climbed(below.rung, below.ledger, below.predicted, taken(seconds), 1e-6)
+        fast = Climbed(above.rung, above.ledger, above.predicted, taken(seconds / 2), 1e-6)
+        (text,) = ladder.steps(Climb((slow, fast), 1e10))
+        holds(text, {"are the time that it saves": said, "2.0× as fast": True})

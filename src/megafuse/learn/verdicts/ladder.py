@@ -37,7 +37,7 @@ def _step(below: Climbed, above: Climbed) -> str:
     gain = speedup(below.timing, above.timing)
     text = f"{name}: {_bytes(below, above, saved)}, "
     if rule.faster(gain):
-        return text + f"{times(gain.median)} as fast as {under}." + _why(saved, gain)
+        return text + f"{times(gain.median)} as fast as {under}." + _why(below, above, gain)
     if rule.slower(gain):
         text += f"and {times(1 / gain.median)} as long as {under}."
         return text + (" What it saves costs more than it brings here." if saved > _FEWER else "")
@@ -59,10 +59,12 @@ def _bytes(below: Climbed, above: Climbed, saved: float) -> str:
     return "the same bytes"
 
 
-def _why(saved: float, gain: Ratio) -> str:
+def _why(below: Climbed, above: Climbed, gain: Ratio) -> str:
+    saved = below.ledger.from_memory / above.ledger.from_memory
+    told = all(rule.foretold(each.predicted, each.timing) for each in (below, above))
     if saved <= _FEWER and gain.median >= 1.5:
         return " Not how much is moved, but how."
-    if saved > _FEWER and rule.narrow(gain) and rule.near(saved, gain.median):
+    if saved > _FEWER and told:
         return " The bytes that it saves are the time that it saves."
     return ""
 
