@@ -24,10 +24,10 @@ from megafuse.learn.tutorial import (
     reduction,
     tolerance,
     when_not,
-    words,
 )
 from megafuse.learn.tutorial.screen import Screen, Stopped
 from megafuse.learn.tutorial.tour import Tour
+from megafuse.learn.verdicts import machine as machine_verdicts
 from megafuse.runtime import cache
 
 STEPS: tuple[ModuleType, ...] = (
@@ -106,7 +106,7 @@ def _threads_that_are_free(tour: Tour) -> Iterator[None]:
     free = max(1, processors - round(load or 0))
     if tour.device == "cpu" and free < before:
         torch.set_num_threads(free)
-        tour.screen.say(words.busy(load or 0, processors, free))
+        tour.screen.say(machine_verdicts.busy(load or 0, processors, free))
     try:
         yield
     finally:
