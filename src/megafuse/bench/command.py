@@ -27,6 +27,7 @@ examples:
       --set approximate=tanh,none         a layer, in two forms
   megafuse bench attention --shape 8x12x512x64 --set causal=yes --set mask=yes
   megafuse bench gelu_scale --shape 64x1024 --against eager,mine.py:gelu
+  megafuse bench --sweep softmax --seconds 60     random shapes: where is it behind?
 
 A contender is checked before it is timed: one whose result is wrong shows its
 error and no time.
@@ -67,6 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clock", choices=CLOCKS, default="cold", help="the table's; all are measured"
     )
+    parser.add_argument(
+        "--sweep",
+        action="store_true",
+        help="random shapes, dtypes and modes: lists where fused is behind (status 1)",
+    )
+    parser.add_argument("--seconds", type=_positive, help="of a sweep (default 600)")
+    parser.add_argument("--seed", type=_seed, help="of a sweep's random cases (default 0)")
+    parser.add_argument("--threads", type=_whole, help="of a sweep on the CPU (default: torch's)")
     parser.add_argument("--json", metavar="FILE", help="write all numbers to FILE")
     parser.add_argument("--html", metavar="FILE", help="write a page with plots to FILE")
 
@@ -85,6 +94,9 @@ def run(parsed: argparse.Namespace) -> int:
     from megafuse.runtime.cache import CacheError
 
     try:
+        if parsed.sweep:
+            return _sweep(parsed)
+        _refuse_a_sweeps_options(parsed)
         device = options.device(parsed.device)
         specs = options.specs(parsed, device)
         jobs = runner.jobs_of(specs, device)
@@ -127,6 +139,20 @@ def run(parsed: argparse.Namespace) -> int:
     if result.stopped:
         return 130
     return int(any(row.entries[0].error for row in result.rows))
+
+
+def _sweep(parsed: argparse.Namespace) -> int:
+    from megafuse.bench.sweep import command
+
+    return command.run(parsed)
+
+
+def _refuse_a_sweeps_options(parsed: argparse.Namespace) -> None:
+    from megafuse.bench.options import Refused
+
+    for name in ("seconds", "seed", "threads"):
+        if getattr(parsed, name) is not None:
+            raise Refused(f"--{name} is an option of --sweep")
 
 
 def _refuse_to_waste_minutes(parsed: argparse.Namespace, jobs: Sequence[Job]) -> None:
@@ -190,5 +216,11 @@ def _positive(text: str) -> float:
 
 def _whole(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected more than 0 visits, whole ones, got {text}")
+        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text}")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number, 0 or more, got {text}")
     return int(text)

@@ -88,8 +88,8 @@ def _named(wanted: str | Function, reference: Function, op: str | None) -> Conte
     raise Unknown(f"there is no contender {wanted!r}: {known}, or module:function")
 
 
-def compiled(function: Function, mode: str | None = None) -> Function:
-    """`torch.compile` of a copy of the function.
+def compiled(function: Function, mode: str | None = None, dynamic: bool = False) -> Function:
+    """`torch.compile` of a copy of the function, for one shape or with dynamic ones.
 
     Dynamo keeps what it compiled with the code object: of one that is compiled for many shapes,
     each call would search all of them, and after 8 it would quietly run eagerly.
@@ -105,7 +105,7 @@ def compiled(function: Function, mode: str | None = None) -> Function:
     copy.__kwdefaults__ = plain.__kwdefaults__
     if mode is not None:
         _tune_quietly()
-    made: Function = torch.compile(copy, dynamic=False, mode=mode)
+    made: Function = torch.compile(copy, dynamic=dynamic, mode=mode)
     return _Compiled(function, made) if isinstance(function, nn.Module) else made
 
 

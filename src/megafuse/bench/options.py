@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -33,7 +34,7 @@ _MODES: dict[str, Mode] = {
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _YES_NO = {"yes": True, "true": True, "no": False, "false": False}
 # Options that say which rows to measure.
-_DESCRIBING = ("dtype", "shape", "elements", "features", "set", "mode")
+DESCRIBING = ("dtype", "shape", "elements", "features", "set", "mode")
 
 Choices = tuple[tuple[str, Choice], ...]
 
@@ -44,14 +45,12 @@ class Refused(ValueError):
 
 def specs(parsed: argparse.Namespace, device: str) -> list[Spec]:
     """A suite's rows, or those that the other options describe; all forward ones first."""
-    unknown = [name for name in parsed.ops if name not in OPS]
-    if unknown:
-        raise Refused(f"there is no op {unknown[0]!r}; there are {', '.join(OPS)}")
+    known_ops(parsed.ops)
     name, described = suite(parsed), _described(parsed)
     if not name:
         return by_mode(_own_rows(parsed, device))
     if name not in SUITES:
-        raise Refused(f"there is no suite {name!r}; there are {', '.join(SUITES)}")
+        raise Refused(unknown("suite", name, SUITES))
     if described:
         raise Refused(f"a suite fixes its rows: leave out --{described[0]}, or --suite")
     found = [s for s in SUITES[name](device) if not parsed.ops or s.op in parsed.ops]
@@ -60,6 +59,20 @@ def specs(parsed: argparse.Namespace, device: str) -> list[Spec]:
     if parsed.against:
         found = [replace(s, against=tuple(_split("against", parsed.against))) for s in found]
     return by_mode(found)
+
+
+def known_ops(names: Sequence[str]) -> None:
+    """Refuses what is no op."""
+    for name in names:
+        if name not in OPS:
+            raise Refused(unknown("op", name, OPS))
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """there is no op 'sofmax': did you mean softmax? There are …"""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    hint = f": did you mean {close[0]}?" if close else "."
+    return f"there is no {what} {name!r}{hint} There are {', '.join(known)}"
 
 
 def suite(parsed: argparse.Namespace) -> str:
@@ -76,7 +89,7 @@ def device(wanted: str | None) -> str:
 def typed(parsed: argparse.Namespace) -> list[str]:
     """The options again, so that the file says how it was made; not where it was written."""
     words = ["bench", *parsed.ops]
-    for name in ("suite", "device", *_DESCRIBING, "against", "budget", "visits"):
+    for name in ("suite", "device", *DESCRIBING, "against", "budget", "visits"):
         given = getattr(parsed, name)
         for value in given if isinstance(given, list) else [given]:
             words += [] if value is None else [f"--{name}", str(value)]
@@ -85,7 +98,7 @@ def typed(parsed: argparse.Namespace) -> list[str]:
 
 
 def _described(parsed: argparse.Namespace) -> list[str]:
-    return [name for name in _DESCRIBING if getattr(parsed, name) is not None]
+    return [name for name in DESCRIBING if getattr(parsed, name) is not None]
 
 
 # ---- rows that the user describes

@@ -44,7 +44,7 @@ def heading(result: Result) -> str:
     if result.machine["device"] == "cpu":
         where += f", {result.machine['threads']} threads"
     first = f"{where} · torch {versions['torch']} · megafuse {versions['megafuse']} ({tree})"
-    return "\n".join([*_wrapped(first), *busy(result)])
+    return "\n".join([*wrapped(first), *busy(result)])
 
 
 def busy(result: Result) -> list[str]:
@@ -102,23 +102,25 @@ class Summary:
             found.append(f"{row.mode}:")
         if self.titled and row.op != self.op:
             self.op, self.label = row.op, ""
-            found += _wrapped(row.op)
+            found += wrapped(row.op)
         return found
 
     def _named(self, row: Row, numbers: str) -> list[str]:
         if not self.titled:
             size = _fitting(7, count(row.elements), f"{row.elements:.1e}")
-            return [f"{row.op[: self.width]:<{self.width}} {_dtype(row)} {size} {numbers}"]
+            return [
+                f"{row.op[: self.width]:<{self.width}} {short_dtype(row.dtype)} {size} {numbers}"
+            ]
         label = _INDENT + row.label
         if len(label) <= self.width:
-            return [f"{label:<{self.width}} {_dtype(row)} {numbers}"]
+            return [f"{label:<{self.width}} {short_dtype(row.dtype)} {numbers}"]
         named = []
         if row.label != self.label:  # the next dtype of the same row needs no name
             self.label = row.label
             named = textwrap.wrap(
                 row.label, WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
             )
-        return [*named, f"{'':<{self.width}} {_dtype(row)} {numbers}"]
+        return [*named, f"{'':<{self.width}} {short_dtype(row.dtype)} {numbers}"]
 
     def _numbers(self, row: Row) -> str:
         subject = row.entries[0]
@@ -134,11 +136,11 @@ class Summary:
 
     def _notes(self, row: Row) -> list[str]:
         failed = [f"{e.name}: {e.error}" for e in row.entries if e.error]
-        return [n for words in (*failed, *row.warnings) for n in _note(words)]
+        return [n for words in (*failed, *row.warnings) for n in note(words)]
 
     def legend(self) -> list[str]:
         who = ", ".join(self.rivals) or "others"
-        return _wrapped(
+        return wrapped(
             f"{self.subjects[0]}: median time, {_CLOCKS[self.clock]}, ± half of the spread (10th "
             f"to 90th percentile). {who}: how many times longer they took; ≈ is ambiguous, the two "
             "spreads overlap. roof: share, with a cold cache, of what this machine can do at best; "
@@ -151,7 +153,7 @@ class Summary:
 
 def details(row: Row) -> list[str]:
     """A contender a line."""
-    lines = _wrapped(f"{row.op}, {row.mode}, {row.dtype}, {row.label}")
+    lines = wrapped(f"{row.op}, {row.mode}, {row.dtype}, {row.label}")
     clocks = [c for c in CLOCKS if any(c in e.times for e in row.entries)]
     head = [f"{clocks[0] if clocks else '':>13}", *(f"{c:>7}" for c in clocks[1:])]
     ratio = 9 if len(clocks) > 3 else 11  # ≈12.3×±123%, where there is room
@@ -161,12 +163,12 @@ def details(row: Row) -> list[str]:
     lines += [_entry_line(row, entry, clocks, width, ratio) for entry in row.entries]
     for entry in row.entries:
         for what, why in entry.missing.items():
-            lines += _note(f"{entry.name}, no {what}: {why}")
+            lines += note(f"{entry.name}, no {what}: {why}")
     for entry in _hungry(row):
-        lines += _note(f"{entry.name} takes {size_of(entry.peak_extra_bytes)} beside its results")
+        lines += note(f"{entry.name} takes {size_of(entry.peak_extra_bytes)} beside its results")
     if row.bytes_least is not None:
-        lines += _note(_least(row))
-    return lines + [n for w in row.warnings for n in _note(w)]
+        lines += note(_least(row))
+    return lines + [n for w in row.warnings for n in note(w)]
 
 
 def _entry_line(row: Row, entry: Entry, clocks: Sequence[str], width: int, ratio: int) -> str:
@@ -197,8 +199,9 @@ def _hungry(row: Row) -> list[Entry]:
     return [e for e in row.entries if (e.peak_extra_bytes or 0) > (row.bytes_least or 0) / 100]
 
 
-def _dtype(row: Row) -> str:
-    return _DTYPES.get(row.dtype, row.dtype)[:4].ljust(4)
+def short_dtype(name: str) -> str:
+    """fp32, bf16: four letters."""
+    return _DTYPES.get(name, name)[:4].ljust(4)
 
 
 def _worst(accuracy: Accuracy | None) -> str:
@@ -303,9 +306,9 @@ def _short(name: str) -> str:
     return name.replace("compile-", "c-")[:10]
 
 
-def _note(words: str) -> list[str]:
+def note(words: str) -> list[str]:
     return textwrap.wrap(words, WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
-def _wrapped(words: str) -> list[str]:
+def wrapped(words: str) -> list[str]:
     return textwrap.wrap(words, WIDTH)
