@@ -157,17 +157,12 @@ def _refuse_a_sweeps_options(parsed: argparse.Namespace) -> None:
 
 def _refuse_to_waste_minutes(parsed: argparse.Namespace, jobs: Sequence[Job]) -> None:
     """What would be found out after the measurement, or would make it worthless."""
-    from megafuse.bench import counters, machine
+    from megafuse.bench import counters, machine, options
     from megafuse.bench.options import Refused
 
     if parsed.counters and counters.available():
         raise Refused(str(counters.available()))
-    for path in filter(None, (parsed.json, parsed.html)):
-        folder = Path(path).resolve().parent
-        if not folder.is_dir():
-            raise Refused(f"{path}: there is no folder {folder}")
-        if Path(path).is_dir():
-            raise Refused(f"{path} is a folder, expected a file")
+    options.writable(parsed.json, parsed.html)
     if any(job.multiplies and job.dtype == "float32" for job in jobs):
         told = machine.float32_products(jobs[0].device)["float32_torch"]
         if told != "ieee":

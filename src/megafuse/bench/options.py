@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -73,6 +74,16 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
     hint = f": did you mean {close[0]}?" if close else "."
     return f"there is no {what} {name!r}{hint} There are {', '.join(known)}"
+
+
+def writable(*paths: str | None) -> None:
+    """Refuses files that could not be written at the end."""
+    for path in filter(None, paths):
+        folder = Path(path).resolve().parent
+        if not folder.is_dir():
+            raise Refused(f"{path}: there is no folder {folder}")
+        if Path(path).is_dir():
+            raise Refused(f"{path} is a folder, expected a file")
 
 
 def suite(parsed: argparse.Namespace) -> str:

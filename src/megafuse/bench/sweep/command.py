@@ -81,6 +81,7 @@ def typed(parsed: argparse.Namespace) -> list[str]:
 
 def _refuse(parsed: argparse.Namespace) -> None:
     options.known_ops(parsed.ops)
+    options.writable(parsed.json)
     given = [name for name in _FIXING if getattr(parsed, name) is not None]
     given += [name for name in ("counters", "measure_roofs") if getattr(parsed, name)]
     if given:
