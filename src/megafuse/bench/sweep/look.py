@@ -138,7 +138,15 @@ def _arguments(seen: Seen, job: Job) -> list[Any] | None:
     seen.why = limits.too_much(job) or ""
     if seen.why:
         return None
-    args = job.arguments()
+    try:
+        args = job.arguments()
+        seen.why = limits.too_long(job, args) or ""
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # eager refuses what fused takes: nothing to compare with
+        seen.why = f"eager: {honesty.told(error)}"
+    if seen.why:
+        return None
     try:
         job.step(OPS[seen.case.op].fused)(*args)
     except torch.OutOfMemoryError:
@@ -146,13 +154,7 @@ def _arguments(seen: Seen, job: Job) -> list[Any] | None:
     except Exception as error:  # whatever it is, it is ours
         seen.why, seen.failed = honesty.told(error), True
         return None
-    try:
-        seen.why = limits.too_long(job, args) or ""
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # eager refuses what fused takes: nothing to compare with
-        seen.why = f"eager: {honesty.told(error)}"
-    return None if seen.why else args
+    return args
 
 
 def _timed(

@@ -13,7 +13,7 @@ from megafuse.bench.sweep.look import Seen
 from megafuse.bench.sweep.result import CLOCKS, Sweep
 
 _MODES = {"forward": "fwd", "forward+backward": "fwd+bwd"}
-_OP, _SIZE, _OTHER = 19, 19, 16
+_OP, _SIZE, _OTHER = 19, 17, 15
 _EVERY = 30.0  # seconds between two lines where there is no terminal
 
 
@@ -84,7 +84,7 @@ def _head(clock: str) -> list[str]:
 
 def _lines(each: dict[str, Any]) -> list[str]:
     dtype, mode = table.short_dtype(each["dtype"]), _MODES[each["mode"]]
-    other = f"{table.seconds(each['other'])} {each['whose'].replace('compile-', 'c-')}"
+    other = f"{table.seconds(each['other'])} {each['whose'].replace('compile-dynamic', 'c-dyn')}"
     numbers = f"{dtype:<4} {mode:<7} {table.seconds(each['fused']):>7} {other:>{_OTHER}}"
     numbers += f" {each['ratio']:5.2f}"
     named = f"{each['op'][:_OP]:<{_OP}}"
