@@ -89,6 +89,7 @@ def run(parsed: argparse.Namespace) -> int:
     from megafuse.bench import options
     from megafuse.bench import run as runner
     from megafuse.bench.contenders import Unknown
+    from megafuse.bench.refusal import Refused
     from megafuse.bench.row import Effort
     from megafuse.bench.screen import Screen
     from megafuse.runtime.cache import CacheError
@@ -101,7 +102,7 @@ def run(parsed: argparse.Namespace) -> int:
         specs = options.specs(parsed, device)
         jobs = runner.jobs_of(specs, device)
         _refuse_to_waste_minutes(parsed, jobs)
-    except (options.Refused, Unknown) as error:
+    except (Refused, Unknown) as error:
         print(f"megafuse: {error}", file=sys.stderr)
         return 2
     suite = options.suite(parsed)
@@ -148,7 +149,7 @@ def _sweep(parsed: argparse.Namespace) -> int:
 
 
 def _refuse_a_sweeps_options(parsed: argparse.Namespace) -> None:
-    from megafuse.bench.options import Refused
+    from megafuse.bench.refusal import Refused
 
     for name in ("seconds", "seed", "threads"):
         if getattr(parsed, name) is not None:
@@ -157,19 +158,14 @@ def _refuse_a_sweeps_options(parsed: argparse.Namespace) -> None:
 
 def _refuse_to_waste_minutes(parsed: argparse.Namespace, jobs: Sequence[Job]) -> None:
     """What would be found out after the measurement, or would make it worthless."""
-    from megafuse.bench import counters, machine, options
-    from megafuse.bench.options import Refused
+    from megafuse.bench import counters, refusal
+    from megafuse.bench.refusal import Refused
 
     if parsed.counters and counters.available():
         raise Refused(str(counters.available()))
-    options.writable(parsed.json, parsed.html)
+    refusal.unwritable(parsed.json, parsed.html)
     if any(job.multiplies and job.dtype == "float32" for job in jobs):
-        told = machine.float32_products(jobs[0].device)["float32_torch"]
-        if told != "ieee":
-            raise Refused(
-                f"torch is set to multiply float32 matrices as {told}, and float32 rows would "
-                "not be float32: is TORCH_ALLOW_TF32_CUBLAS_OVERRIDE set?"
-            )
+        refusal.narrower_float32(jobs[0].device)
 
 
 def _first_error(result: Result) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from megafuse.bench.refusal import unknown
 from megafuse.registry import Op, activate
 from megafuse.runtime import build
 
@@ -84,8 +85,8 @@ def _named(wanted: str | Function, reference: Function, op: str | None) -> Conte
     if ":" in wanted:
         function = load(wanted)
         return Contender(wanted.rpartition(":")[2], wanted, lambda: function)
-    known = ", ".join((*_BUILT_IN, *OTHERS))
-    raise Unknown(f"there is no contender {wanted!r}: {known}, or module:function")
+    said = unknown("contender", wanted, (*_BUILT_IN, *OTHERS))
+    raise Unknown(f"{said}, and module:function")
 
 
 def compiled(function: Function, mode: str | None = None, dynamic: bool = False) -> Function:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
-from megafuse.bench import job
+from megafuse.bench import op_job
 from megafuse.bench.contenders import installed_others
 from megafuse.bench.job import Mode
+from megafuse.bench.refusal import Refused, unknown, unknown_ops
 from megafuse.bench.result import Choice
 from megafuse.bench.spec import Spec, default_against, modes, rank_of, shape_of
 from megafuse.bench.suites import SUITES, by_mode
@@ -40,13 +39,9 @@ DESCRIBING = ("dtype", "shape", "elements", "features", "set", "mode")
 Choices = tuple[tuple[str, Choice], ...]
 
 
-class Refused(ValueError):
-    """The options do not make sense; the message says which and what would."""
-
-
 def specs(parsed: argparse.Namespace, device: str) -> list[Spec]:
     """A suite's rows, or those that the other options describe; all forward ones first."""
-    known_ops(parsed.ops)
+    unknown_ops(parsed.ops)
     name, described = suite(parsed), _described(parsed)
     if not name:
         return by_mode(_own_rows(parsed, device))
@@ -60,30 +55,6 @@ def specs(parsed: argparse.Namespace, device: str) -> list[Spec]:
     if parsed.against:
         found = [replace(s, against=tuple(_split("against", parsed.against))) for s in found]
     return by_mode(found)
-
-
-def known_ops(names: Sequence[str]) -> None:
-    """Refuses what is no op."""
-    for name in names:
-        if name not in OPS:
-            raise Refused(unknown("op", name, OPS))
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """there is no op 'sofmax': did you mean softmax? There are …"""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    hint = f": did you mean {close[0]}?" if close else "."
-    return f"there is no {what} {name!r}{hint} There are {', '.join(known)}"
-
-
-def writable(*paths: str | None) -> None:
-    """Refuses files that could not be written at the end."""
-    for path in filter(None, paths):
-        folder = Path(path).resolve().parent
-        if not folder.is_dir():
-            raise Refused(f"{path}: there is no folder {folder}")
-        if Path(path).is_dir():
-            raise Refused(f"{path} is a folder, expected a file")
 
 
 def suite(parsed: argparse.Namespace) -> str:
@@ -146,12 +117,12 @@ def _must_fit(
         raise Refused(f"--shape {said}: {op.name} takes {rank} sizes, {letters}")
     imagined = Draw(shape, device="meta", features=features)
     try:
-        op.check(*job.sample(op, imagined, choices))
+        op.check(*op_job.sample(op, imagined, choices))
     except (TypeError, ValueError) as error:
         raise Refused(f"{op.name}, --shape {said}: {error}") from None
     if features is not None:
-        other = job.sample(op, replace(imagined, features=features + 1), choices)
-        if _sizes(other) == _sizes(job.sample(op, imagined, choices)):
+        other = op_job.sample(op, replace(imagined, features=features + 1), choices)
+        if _sizes(other) == _sizes(op_job.sample(op, imagined, choices)):
             raise Refused(f"--features {features}: {op.name} has no layer to be so wide")
 
 
@@ -164,7 +135,13 @@ def _sizes(args: Sequence[object]) -> list[object]:
 
 def _shapes(parsed: argparse.Namespace, op: Op) -> list[tuple[int, ...]]:
     if parsed.shape:
-        return [_shape(text) for text in _split("shape", parsed.shape)]
+        told = _split("shape", parsed.shape)
+        if len(told) > 1 and all(text.isdecimal() for text in told):
+            raise Refused(
+                f"--shape {parsed.shape}: one shape has x between its sizes, {'x'.join(told)}; "
+                f"several of one dimension are --elements {','.join(told)}"
+            )
+        return [_shape(text) for text in told]
     told = _split("elements", parsed.elements or "1Mi")
     return [shape_of(_elements(text), op) for text in told]
 
@@ -210,7 +187,8 @@ def _choices(parsed: argparse.Namespace, op: Op) -> list[Choices]:
         if not sign:
             raise Refused(f"--set {text}: expected an argument and its value, such as p=0.1")
         if name not in arguments:
-            raise Refused(f"--set {text}: {op.name} has {', '.join(arguments)}")
+            said = unknown(f"argument of {op.name}", name, arguments)
+            raise Refused(f"--set {text}: {said}")
         values[name] = [(name, _value(text, arguments[name], v)) for v in _split("set", told)]
     return list(itertools.product(*values.values()))
 

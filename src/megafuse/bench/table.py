@@ -61,8 +61,8 @@ def busy(result: Result) -> list[str]:
 class Summary:
     """One line a row. Made from the rows' entries, before or after they are measured.
 
-    Where elements do not tell rows apart (a layer's width, a mask), each op has a title, and its
-    rows begin with their shape and choices.
+    Where op and shape leave no room for the numbers, or rows differ in their choices (a mask), each
+    op has a title, and its rows begin with their shape and choices.
     """
 
     def __init__(self, rows: Sequence[Row], clock: str = "cold") -> None:
@@ -70,23 +70,25 @@ class Summary:
         rivals = [e for row in rows for e in row.entries if e.name != row.subject]
         self.rivals = list(dict.fromkeys(e.name for e in rivals if not e.yardstick))
         self.subjects = list(dict.fromkeys(row.subject for row in rows)) or ["fused"]
-        short = {(row.op, row.mode, row.dtype, row.elements) for row in rows}
-        self.titled = len(short) < len(rows) or any(row.widths or row.choices for row in rows)
         numbers = len(" fp32 12.3 µs ±123% 100%")
+        self.width = min(max([len(row.op) for row in rows] + [2]), 18)
+        self.size = max([len(row.size) for row in rows] + [len("size")])
+        beside = WIDTH - numbers - self.width - self.size - 1
+        fits = beside >= len(" 1.23×±4%") * len(self.rivals)
+        self.titled = not fits or any(row.choices for row in rows)
         if self.titled:
             longest = max(len(_INDENT + row.label) for row in rows)
             room = WIDTH - numbers - len(" 1.23×±4%") * len(self.rivals)
             self.width = max(min(longest, room), len("size"))
         else:
-            self.width = min(max([len(row.op) for row in rows] + [2]), 18)
-            numbers += len(" 1234 Ki")
+            numbers += 1 + self.size
         left = WIDTH - self.width - numbers
         self.cell = min(left // (len(self.rivals) or 1) - 1, 10)
         self.mode = self.op = self.label = ""
 
     def head(self) -> list[str]:
         cells = [f"{'size' if self.titled else 'op':<{self.width}}", "    "]
-        cells += [] if self.titled else [f"{'size':>7}"]
+        cells += [] if self.titled else [f"{'size':>{self.size}}"]
         cells.append(f"{self.subjects[0][:13]:>13}")
         cells += [_fitting(self.cell, name, _short(name)) for name in self.rivals]
         line = " ".join([*cells, "roof"])
@@ -107,10 +109,8 @@ class Summary:
 
     def _named(self, row: Row, numbers: str) -> list[str]:
         if not self.titled:
-            size = _fitting(7, count(row.elements), f"{row.elements:.1e}")
-            return [
-                f"{row.op[: self.width]:<{self.width}} {short_dtype(row.dtype)} {size} {numbers}"
-            ]
+            name, dtype = row.op[: self.width], short_dtype(row.dtype)
+            return [f"{name:<{self.width}} {dtype} {row.size:>{self.size}} {numbers}"]
         label = _INDENT + row.label
         if len(label) <= self.width:
             return [f"{label:<{self.width}} {short_dtype(row.dtype)} {numbers}"]
@@ -243,10 +243,10 @@ def _html_cells(row: Row, entry: Entry) -> list[str]:
 
 def seconds(value: float) -> str:
     """3.52 µs, 128 µs, 1.24 ms: three digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
         if value >= 0.9995 * size:  # else it would be rounded to 1000 of the smaller unit
             return f"{_three(value / size)} {unit}"
-    return f"{_three(value * 1e9)} ns"
+    return f"{_three(value * 1e12)} ps"
 
 
 def times(value: float) -> str:

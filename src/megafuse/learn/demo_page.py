@@ -17,6 +17,7 @@ from megafuse.learn.measure import Measured
 from megafuse.ops import OPS
 
 OP = "gelu_scale"
+_FUSED, _SEPARATE, _PREDICTED, _COPY = "s0", "s1", "s2", "soft"
 
 
 def figures(
@@ -27,7 +28,8 @@ def figures(
     predicted: Mapping[int, Mapping[str, float]],
     device: str,
 ) -> list[Figure]:
-    """Data paths, bars, speed-up against size, roofline."""
+    """Data paths, bars, speed-up against size, roofline; fused and separate in the colours that
+    the page's own charts give to fused and eager."""
     return [
         data_paths(
             "The way of the data",
@@ -36,7 +38,7 @@ def figures(
             stops,
         ),
         _times(ours, results[-1], predicted[results[-1].size]),
-        _speedups(ours, results, predicted),
+        _speedups(ours, results, predicted, device),
         _roofline(ours, results[-1], ledgers[results[-1].size], device),
     ]
 
@@ -63,6 +65,7 @@ def _times(ours: str, measured: Measured, predicted: Mapping[str, float]) -> Fig
             name,
             timing.median * per_second,
             f"{explain.seconds(timing.median)}, predicted {explain.seconds(predicted[name])}",
+            _FUSED if name == ours else _SEPARATE,
         )
         for name, timing in taken.items()
     ]
@@ -71,17 +74,20 @@ def _times(ours: str, measured: Measured, predicted: Mapping[str, float]) -> Fig
         f"Time for {explain.amount(measured.size)} floats",
         "Predicted: the bytes of each way at the copy's rate, before it was run. The roof is that "
         "copy, timed beside them.",
-        [*shown, Bar("copy", copy * per_second, explain.seconds(copy))],
+        [*shown, Bar("copy", copy * per_second, explain.seconds(copy), _COPY)],
         unit,
         roof=copy * per_second,
     )
 
 
 def _speedups(
-    ours: str, results: Sequence[Measured], predicted: Mapping[int, Mapping[str, float]]
+    ours: str,
+    results: Sequence[Measured],
+    predicted: Mapping[int, Mapping[str, float]],
+    device: str,
 ) -> Figure:
     return lines(
-        "Speed-up against size",
+        f"Speed-up against size, {_clock(device)}, and as predicted",
         "Small sizes are about the number of calls, large ones about bytes.",
         [m.size for m in results],
         {
@@ -92,13 +98,19 @@ def _speedups(
         },
         "floats",
         "times as fast",
+        (_SEPARATE, _PREDICTED),
     )
+
+
+def _clock(device: str) -> str:
+    """As the page calls the clock that learn/measure.py reads."""
+    return "cold" if device == "cuda" else "warm"
 
 
 def _roofline(ours: str, measured: Measured, ledgers: Mapping[str, Ledger], device: str) -> Figure:
     roofs = roof.roofs(device)
     flops = OPS[OP].cost(torch.empty(measured.size, device="meta"), 1.7, "tanh").flops
-    taken = {"separate": measured.separate.median, ours: measured.fused.median}
+    taken = {ours: measured.fused.median, "separate": measured.separate.median}
     points = [
         Point(name, flops / ledgers[name].bytes_moved, flops / seconds)
         for name, seconds in taken.items()
@@ -111,7 +123,7 @@ def _roofline(ours: str, measured: Measured, ledgers: Mapping[str, Ledger], devi
     if any(p.rate > 1.05 * roofs.copy * p.intensity for p in points):
         caption += " A point above the slope: these floats came from the cache, not from memory."
     return roofline(
-        f"Roofline, {explain.amount(measured.size)} floats",
+        f"Roofline, {_clock(device)}, {explain.amount(measured.size)} floats",
         caption,
         roofs.copy,
         roofs.gemm["float32"],

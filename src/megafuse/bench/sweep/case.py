@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megafuse.bench import contenders as who
-from megafuse.bench import job as jobs
+from megafuse.bench import op_job
 from megafuse.bench.job import Job, Mode
 from megafuse.bench.result import Choice, worded
 from megafuse.registry import OPS, Op
@@ -67,7 +67,7 @@ class Case:
 def job_of(case: Case, device: str) -> Job:
     """The case as something to measure; raises ValueError or TypeError where the op refuses it."""
     op, dtype = OPS[case.op], getattr(torch, case.dtype)
-    made = jobs.of_op(
+    made = op_job.of_op(
         op,
         case.mode,
         dtype,
@@ -90,7 +90,7 @@ def accepted(case: Case) -> bool:
     op = OPS[case.op]
     draw = Draw(case.shape, getattr(torch, case.dtype), "meta", features=case.features)
     try:
-        args = _formed(op, jobs.sample(op, draw, dict(case.choices)), case)
+        args = _formed(op, op_job.sample(op, draw, dict(case.choices)), case)
         op.check(*args)
     except (TypeError, ValueError):
         return False

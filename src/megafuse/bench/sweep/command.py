@@ -14,8 +14,9 @@ from contextlib import contextmanager
 
 import torch
 
-from megafuse.bench import options
-from megafuse.bench.options import Refused
+from megafuse.bench import options, refusal
+from megafuse.bench.contenders import fused
+from megafuse.bench.refusal import Refused
 from megafuse.bench.sweep import result, show
 from megafuse.bench.sweep.draw import Drawing
 from megafuse.bench.sweep.hunt import Watcher, hunt
@@ -30,7 +31,7 @@ _FIXING = ("suite", *options.DESCRIBING, "against", "budget", "visits", "html")
 def run(parsed: argparse.Namespace) -> int:
     """Exit status 0: nothing is behind; 1: something is, or failed; 2: refused; 130: Ctrl-C."""
     device = options.device(parsed.device)
-    _refuse(parsed)
+    _refuse(parsed, device)
     ops = tuple(parsed.ops) or tuple(OPS)
     seconds = parsed.seconds or SECONDS
     seed = SEED if parsed.seed is None else parsed.seed
@@ -79,10 +80,13 @@ def typed(parsed: argparse.Namespace) -> list[str]:
     return words
 
 
-def _refuse(parsed: argparse.Namespace) -> None:
-    options.known_ops(parsed.ops)
-    options.writable(parsed.json)
+def _refuse(parsed: argparse.Namespace, device: str) -> None:
+    refusal.unknown_ops(parsed.ops)
+    refusal.unwritable(parsed.json)
     given = [name for name in _FIXING if getattr(parsed, name) is not None]
     given += [name for name in ("counters", "measure_roofs") if getattr(parsed, name)]
     if given:
         raise Refused(f"--sweep draws its cases itself: leave out --{given[0].replace('_', '-')}")
+    refusal.narrower_float32(device)
+    if fused(next(iter(OPS.values())), device).name != "fused":
+        raise Refused("there are no kernels here to compare: see `megafuse doctor`")
