@@ -115,6 +115,12 @@ def test_page_holds_figures_and_results(tmp_path, capsys):
         "Speed-up in the demo, warm cache",
         "Roofline of the demo, 256 Ki floats, warm cache",
     ]
+    # No chart of the results has the title of a figure: those are cold.
+    headings = re.findall("<h[23][^>]*>(.*?)</h[23]>", text)
+    assert len(set(headings)) == len(headings)
+    # Fused and separate have the colours that the charts give to fused and eager.
+    bars = re.findall(r'<g class="(\w+)"><rect class="fill"', text)
+    assert bars == ["s1", "s0", "soft"]
     held = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
     assert [row["elements"] for row in held[0]["rows"]] == list(demo.QUICK_SIZES)
     # The page's times are those of the screen.

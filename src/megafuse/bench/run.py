@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from megafuse.bench import contenders as who
-from megafuse.bench import job, machine, roof
+from megafuse.bench import machine, op_job, roof
 from megafuse.bench.contenders import Function
 from megafuse.bench.job import YARDSTICKS, Job
 from megafuse.bench.result import Result, Row
@@ -89,7 +89,7 @@ def of_spec(spec: Spec, device: str) -> Job:
     op = OPS[spec.op]
     named = [n for n in spec.against if n not in YARDSTICKS]
     contenders = who.of_op(op, device, named)
-    made = job.of_op(
+    made = op_job.of_op(
         op,
         spec.mode,
         spec.dtype,

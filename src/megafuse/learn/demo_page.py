@@ -17,6 +17,7 @@ from megafuse.learn.measure import Measured
 from megafuse.ops import OPS
 
 OP = "gelu_scale"
+_FUSED, _SEPARATE, _PREDICTED, _COPY = "s0", "s1", "s2", "soft"
 
 
 def figures(
@@ -27,7 +28,8 @@ def figures(
     predicted: Mapping[int, Mapping[str, float]],
     device: str,
 ) -> list[Figure]:
-    """Data paths, bars, speed-up against size, roofline."""
+    """Data paths, bars, speed-up against size, roofline; fused and separate in the colours that
+    the page's own charts give to fused and eager."""
     return [
         data_paths(
             "The way of the data",
@@ -68,6 +70,7 @@ def _times(ours: str, measured: Measured, predicted: Mapping[str, float], device
             name,
             timing.median * per_second,
             f"{explain.seconds(timing.median)}, predicted {explain.seconds(predicted[name])}",
+            _FUSED if name == ours else _SEPARATE,
         )
         for name, timing in taken.items()
     ]
@@ -76,7 +79,7 @@ def _times(ours: str, measured: Measured, predicted: Mapping[str, float], device
         f"Time for {explain.amount(measured.size)} floats, {_clock(device)}",
         "Predicted: the bytes of each way at the copy's rate, before it was run. The roof is that "
         "copy, timed beside them.",
-        [*shown, Bar("copy", copy * per_second, explain.seconds(copy))],
+        [*shown, Bar("copy", copy * per_second, explain.seconds(copy), _COPY)],
         unit,
         roof=copy * per_second,
     )
@@ -100,13 +103,14 @@ def _speedups(
         },
         "floats",
         "times as fast",
+        (_SEPARATE, _PREDICTED),
     )
 
 
 def _roofline(ours: str, measured: Measured, ledgers: Mapping[str, Ledger], device: str) -> Figure:
     roofs = roof.roofs(device)
     flops = OPS[OP].cost(torch.empty(measured.size, device="meta"), 1.7, "tanh").flops
-    taken = {"separate": measured.separate.median, ours: measured.fused.median}
+    taken = {ours: measured.fused.median, "separate": measured.separate.median}
     points = [
         Point(name, flops / ledgers[name].bytes_moved, flops / seconds)
         for name, seconds in taken.items()

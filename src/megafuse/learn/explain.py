@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from megafuse.bench.table import seconds as seconds
 from megafuse.learn.ledger import Ledger
 
 
@@ -23,13 +24,6 @@ def amount(size: int) -> str:
         if size >= unit:
             return f"{size // unit}{name}"
     return str(size)
-
-
-def seconds(value: float) -> str:
-    """Three figures with a unit that suits them."""
-    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps"))
-    unit, name = next((u for u in units if value >= u[0]), units[-1])
-    return f"{_three_figures(value / unit)} {name}"
 
 
 def megabytes(size: int) -> str:
