@@ -60,7 +60,10 @@ def computed(activation: object) -> str | None:
         return "silu" if activation is F.silu else known(activation)  # type: ignore[arg-type]
     if any(hooked(module) or "forward" in vars(module) for module in activation.modules()):
         return None
-    if next(activation.parameters(), None) is not None or next(activation.buffers(), None) is not None:
+    if (
+        next(activation.parameters(), None) is not None
+        or next(activation.buffers(), None) is not None
+    ):
         return None
     near = torch.linspace(-8, 8, 161, dtype=torch.float64, device="cpu")
     x = torch.cat([near, near * 125])

@@ -40,7 +40,8 @@ def tried(
     """
     if tied := trial.tied_to_the_original(parts.module):
         return f"its attribute {tied} leads back to it, so it cannot be tried on a copy"
-    failed = f"a small copy of it computes something else than {words}"
+    other = f"a small copy of it computes something else than {words}"
+    failed = None
     stand_ins = parts.small()
     for roles in candidates:
         first = stand_ins[roles.linears[0]]
@@ -50,6 +51,7 @@ def tried(
             twin = trial.copied(parts.module, stand_ins)
             if trial.agrees(twin, functools.partial(formula, stand_ins, roles), *drawn):
                 return roles
+            failed = other
         except Exception as error:  # another library's forward may raise anything
-            failed = trial.words(error)
-    return failed
+            failed = failed or trial.words(error)
+    return failed or f"its linear layers do not fit together as in {words}"

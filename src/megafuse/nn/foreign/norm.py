@@ -17,7 +17,6 @@ from megafuse.nn.foreign.subclass import Foreign
 from megafuse.ops.layer_norm import layer_norm
 from megafuse.ops.rms_norm import rms_norm
 
-
 _EPS = re.compile(r"(^|_)eps(ilon)?($|_)")  # eps, variance_epsilon, norm_eps; not max_steps
 
 
@@ -64,7 +63,11 @@ def one_more(weight: Tensor) -> Tensor:
 
 def recognise(module: nn.Module) -> Match | str | None:
     """None: it does not look like a norm."""
-    eps = [name for name, value in vars(module).items() if _EPS.search(name) and value.__class__ is float]
+    eps = [
+        name
+        for name, value in vars(module).items()
+        if _EPS.search(name) and value.__class__ is float
+    ]
     if not eps or module._modules or isinstance(module, Foreign):
         return None
     held = {name: p for name, p in module._parameters.items() if p is not None}

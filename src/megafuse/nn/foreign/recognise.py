@@ -24,8 +24,8 @@ def recognise(module: nn.Module) -> Match | str | None:
 
 
 def _of_layers(module: nn.Module) -> Match | str | None:
-    if not any(True for _ in module.children()):
-        return None
+    if not module._modules or type(module).forward is nn.Module.forward:
+        return None  # a leaf, or a container that is never called
     parts = Parts.of(module)
     layers, acts = len(parts.linears), len(parts.acts)
     if layers == 1 and not acts and _one_norm(parts):
