@@ -14,6 +14,9 @@ import torch
 
 import megafuse
 from megafuse.ops import Op
+from megafuse.runtime import fallback
+
+fallback.strict(True)  # a kernel that does not compile fails its test: the reference must not pass
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
