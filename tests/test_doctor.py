@@ -150,6 +150,14 @@ def test_host_runtime_is_the_one_that_is_loaded_really(monkeypatch, tmp_path):
         assert loader.built() == cache.get(loader._key(), loader._FILE, loader._compile)
 
 
+@pytest.mark.usefixtures("compiler", "no_gpu")
+def test_a_full_disk_is_a_finding(monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: SimpleNamespace(free=1_000_000))
+    report = megafuse.doctor()
+    assert "make room" in fixes(report)["cache"]
+    assert report.cpu.startswith("reference")
+
+
 # ---- builds that fail
 
 NO_PYTHON = CompileError(["g++"], "p.cpp:1: fatal error: Python.h: No such file or directory")

@@ -106,14 +106,21 @@ def test_what_may_pass_is_tried_again_by_the_next_process(
 # ---- saying
 
 
-def test_one_warning_for_many_kernels(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_warning_for_many_kernels(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With the first one's source, in the folder that the warning names; the others' are removed,
+    and nothing else."""
     caplog.set_level(logging.INFO, "megafuse")
-    for label in ("gelu_scale, float32", "swiglu, float32"):
-        with pytest.raises(fallback.Unbuildable), fallback.reference_instead(label):
-            raise REFUSED
-    assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
+    folders = [tmp_path / name for name in ("megafuse-1", "megafuse-2", "somebody's")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "source.cpp").touch()
+        with pytest.raises(fallback.Unbuildable), fallback.reference_instead("gelu_scale, float32"):
+            raise CompileError(["g++"], "error: expected ';'", folder / "source.cpp")
+    assert [folder.exists() for folder in folders] == [True, False, True]
+    assert [r.levelname for r in caplog.records] == ["WARNING", "INFO", "INFO"]
     said = caplog.records[0].getMessage()
-    for part in ("gelu_scale, float32", "reference", "expected ';'", "megafuse doctor"):
+    first = str(folders[0])
+    for part in ("gelu_scale, float32", "reference", "expected ';'", "megafuse doctor", first):
         assert part in said
 
 
@@ -127,9 +134,10 @@ def test_warnings_are_seen_where_logging_is_not_set_up(capsys: pytest.CaptureFix
     assert "gelu_scale" in capsys.readouterr().err
 
 
-def test_strict_raises_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fallback, "_strict", True)
-    with pytest.raises(CompileError), fallback.reference_instead("gelu_scale"):
+def test_strict_raises_what_went_wrong() -> None:
+    with fallback.strict(), pytest.raises(CompileError), fallback.reference_instead("gelu_scale"):
+        raise REFUSED
+    with pytest.raises(fallback.Unbuildable), fallback.reference_instead("gelu_scale"):
         raise REFUSED
 
 

@@ -248,6 +248,10 @@ def _cache() -> Finding:
         return Finding("cache", f"cannot be read: {error}", _OTHER_CACHE)
     if not os.access(place, os.W_OK):
         return Finding("cache", f"{place} cannot be written", f"chmod 700 {place}; {_OTHER_CACHE}")
+    free = shutil.disk_usage(place).free
+    if free < 20e6:
+        found = f"{place}: {free / 1e6:.0f} MB left on its disk"
+        return Finding("cache", found, "make room there, or set MEGAFUSE_CACHE to another disk")
     plural = "entry" if entries == 1 else "entries"
     return Finding("cache", f"{place}\n{entries} {plural}, {size / 1e6:.1f} MB")
 

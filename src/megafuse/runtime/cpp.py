@@ -4,6 +4,7 @@ link with, so there no compiler is looked for.)"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -57,6 +58,13 @@ class CompileError(RuntimeError):
             parts.append(f"source kept at: {self.source}")
         return "\n".join(parts)
 
+    def discard_source(self) -> None:
+        """Removes the source that was kept, and the folder that was made for it."""
+        if self.source is not None and self.source.parent.name.startswith(PREFIX):
+            with contextlib.suppress(OSError):  # a folder that holds anything else stays
+                self.source.unlink()
+                self.source.parent.rmdir()
+
     @property
     def fix(self) -> str | None:
         """What to do about it, where the compiler's words tell; else None."""
@@ -64,6 +72,7 @@ class CompileError(RuntimeError):
 
 
 _SHOWN_LINES = 40
+PREFIX = "megafuse-"  # of temporary folders
 
 INSTALL = (
     "apt install g++ (Debian, Ubuntu) | dnf install gcc-c++ (Fedora) | xcode-select --install "
@@ -114,7 +123,7 @@ def compile_shared(
     A library is a name ("dl" becomes -ldl), or a path or option that is passed as it is.
     """
     compiler = _required()
-    folder = Path(tempfile.mkdtemp(prefix="megafuse-"))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     file = folder / "source.cpp"
     command = [
         *compiler.command,
@@ -299,7 +308,7 @@ def _accepts(compiler: Compiler, flags: Sequence[str], source: str = _LOOP) -> b
 def _compiled(
     compiler: Compiler, flags: Sequence[str], source: str
 ) -> subprocess.CompletedProcess[str]:
-    with tempfile.TemporaryDirectory(prefix="megafuse-") as folder:
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         file = Path(folder, "probe.cpp")
         file.write_text(source, encoding="utf-8")
         out = str(file.with_suffix(".o"))

@@ -17,7 +17,6 @@ import contextlib
 import json
 import logging
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -85,10 +84,16 @@ def reference_instead(label: str) -> Iterator[None]:
         raise Unbuildable(str(error)) from error
 
 
-def strict(on: bool) -> None:
-    """Whether kernels that cannot be built raise: for tests, which must not pass unfused."""
+@contextlib.contextmanager
+def strict() -> Iterator[None]:
+    """Inside, kernels that cannot be built raise: tests must not pass, and benchmarks not time the
+    reference under the name of the kernel."""
     global _strict
-    _strict = on
+    before, _strict = _strict, True
+    try:
+        yield
+    finally:
+        _strict = before
 
 
 def tell(consequence: str, error: BaseException, once: str) -> None:
@@ -98,8 +103,8 @@ def tell(consequence: str, error: BaseException, once: str) -> None:
     source is kept.
     """
     again = once in _told
-    if again and isinstance(error, CompileError) and error.source is not None:
-        shutil.rmtree(error.source.parent, ignore_errors=True)
+    if again and isinstance(error, CompileError):
+        error.discard_source()
     logger.log(
         logging.INFO if again else logging.WARNING,
         "%s: %s\n`megafuse doctor` tells more, and has it tried again.",

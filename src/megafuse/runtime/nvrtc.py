@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from megafuse.runtime.cpp import CompileError
+from megafuse.runtime.cpp import PREFIX, CompileError
 
 
 def compile_cubin(
@@ -192,6 +192,6 @@ def _command(fields: dict[str, Any]) -> list[str]:
 
 
 def _kept(source: str) -> Path:
-    file = Path(tempfile.mkdtemp(prefix="megafuse-"), "megafuse.cu")
+    file = Path(tempfile.mkdtemp(prefix=PREFIX), "megafuse.cu")
     file.write_text(source, encoding="utf-8")
     return file
