@@ -187,8 +187,12 @@ def test_clang_compiles_and_keeps_arithmetic_as_written(
     monkeypatch.setenv("CXX", "clang++")
     flags = cpp.kernel_flags()
     assert {"-O3", "-std=c++17", "-ffp-contract=off"} <= set(flags)
-    for header in ("layer_norm.h", "dropout_relu.h", "quantize_int8.h", "attention_cpu.h"):
-        source = f'#include "{header}"\n#include "rows_cpu.h"\n#include "pointwise_cpu.h"\n'
+    for headers in (
+        ("layer_norm.h", "rows_cpu.h", "short_rows_cpu.h"),
+        ("dropout_relu.h", "quantize_int8.h", "pointwise_cpu.h", "sum_cpu.h"),
+        ("attention_cpu.h",),
+    ):
+        source = "".join(f'#include "{header}"\n' for header in headers)
         checked = [*flags, "-fsyntax-only"]
         cpp.compile_shared(source, tmp_path / "x.so", include=[sources.KERNELS], flags=checked)
 
@@ -583,6 +587,10 @@ def test_failed_work_logs_no_success(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.usefixtures("_at_info")
 def test_progress_is_silenced_by_the_level(capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("megafuse").setLevel("WARNING")
+    with progress.compiling("it"):
+        pass
+    assert capsys.readouterr().err == ""
+    logging.getLogger("megafuse").setLevel("ERROR")
     with progress.compiling("it", "long"):
         pass
     assert capsys.readouterr().err == ""

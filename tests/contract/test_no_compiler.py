@@ -196,7 +196,7 @@ for name, args in [
     op = mf.OPS[name]
     full = list(args) + [a.default for a in op.arguments[len(args):]]
     inputs = [a.requires_grad_() for a in args if a is not None]
-    for call in (op.fused, op._namespace["traced"], op.fused):
+    for call in (op._namespace["traced"], op.fused, op._namespace["traced"]):
         ours, theirs = (
             torch.autograd.grad(sum((t * t).sum() for t in op.listed(f(*full))), inputs)
             for f in (call, op.reference)
@@ -223,7 +223,8 @@ def test_only_half_of_an_op_compiles(tmp_path: Path, words: tuple[str, ...]) -> 
     out, err = run(HALF, failing.environment(cache))
     assert out == "right\n"
     assert "no such instruction" in err
-    assert kernels(cache), "the other half compiled"
+    if "_norm(const" not in words:
+        assert kernels(cache), "the forward compiled"
 
 
 RANDOM = """

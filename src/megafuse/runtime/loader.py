@@ -152,6 +152,7 @@ def _identity() -> list[str]:
         *compiler.arguments,
         compiler.version,
         torch.__version__,
+        str(torch.version.cuda),
         torch_headers(),
         sysconfig.get_config_var("SOABI") or "",
         str((_python_headers() / "Python.h").is_file()),
