@@ -165,20 +165,30 @@ def test_doctor_tries_again_and_names_what_is_missing(tmp_path: Path) -> None:
     assert out.endswith("False\n")
 
 
+# What needs no kernel of ours goes the fused way still, and rounds as that does; a random op has
+# drawn a seed before its kernel turns out to be missing.
+SOME = """
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    return True
+""" + CALLS.replace("torch.equal", "close").replace(
+    "in mf.OPS.values():", "in [op for op in mf.OPS.values() if not op.random]:"
+)
+
+
 @posix
 @needs_compiler
 def test_kernels_that_do_not_compile(tmp_path: Path) -> None:
     failing = Failing(tmp_path, "source.cpp:7:1: error: no such instruction")
     env = failing.environment(cold_cache(tmp_path))
-    code = CALLS + "print(mf.doctor().cpu)"
-    _, err = run(CALLS, env)
+    _, err = run(SOME, env)
     assert err.count("unfused") == 1, err
     assert "error: no such instruction" in err
     tried = failing.compiles
-    assert tried > len(ONE_EACH) / 2
+    assert tried > 5
     assert len(failing.left) == 1, "the first one's source is kept, and named"
     assert failing.left.pop() in err
-    out, err = run(code, env)
+    out, err = run(SOME + "print(mf.doctor().cpu)", env)
     assert err.count("unfused") == 1, err
     assert "CPU kernels cannot be built" in out
     assert failing.compiles == tried + 1, "only doctor compiles again"
