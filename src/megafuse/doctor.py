@@ -78,7 +78,7 @@ def _runs(has_gpu: bool, findings: tuple[Finding, ...]) -> tuple[str, str]:
         "C++ compiler": "there is no C++ compiler",
         "cache": "the kernel cache cannot be used",
         "host runtime": "the host runtime cannot be built",
-        "CPU kernels": "CPU kernels cannot be built",
+        "CPU kernels": "C++ cannot be compiled and run",
         "NVRTC": "NVRTC cannot be used",
     }
     if sys.platform == "win32":
@@ -88,8 +88,9 @@ def _runs(has_gpu: bool, findings: tuple[Finding, ...]) -> tuple[str, str]:
         why = [reasons[what] for what in needs if what in missing]
         return f"reference: plain PyTorch, unfused, because {why[0]}" if why else fused
 
-    both = ["C++ compiler", "cache", "host runtime"]
-    cpu = runs("fused C++ kernels", [*both, "CPU kernels"])
+    # What stops a small C++ kernel, such as a disk mounted noexec, stops the host runtime too.
+    both = ["C++ compiler", "cache", "host runtime", "CPU kernels"]
+    cpu = runs("fused C++ kernels", both)
     if not has_gpu:
         return cpu, "no GPU that torch can use"
     return cpu, runs("fused CUDA kernels", [*both, "NVRTC"])
@@ -222,8 +223,8 @@ def _host() -> Finding:
 
 def _refused(what: str, found: str, error: Exception) -> Finding:
     if isinstance(error, cache.CacheError):
-        said, _, fix = str(error).rpartition("; ")
-        return Finding(what, f"{found}: {said}", fix)
+        said, _, remedy = str(error).rpartition("; ")
+        return Finding(what, f"{found}: {said}", remedy)
     fix = error.fix if isinstance(error, cpp.CompileError) else None
     return Finding(what, f"{found}: {fallback.first_words(error, fix=False)}", fix or _REPORT)
 
