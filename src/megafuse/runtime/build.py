@@ -60,6 +60,7 @@ def kernel(
     operands: tuple[tuple[str, str, int], ...],
     row_vectors: int,
     few_rows: bool,
+    across: bool,
     short_rows: bool,
 ) -> tuple[str, str] | tuple[bytes, str, int, int, int, int, int]:
     """Called by the host runtime on a kernel it has not seen (runtime/host/kernels.h).
@@ -82,6 +83,8 @@ def kernel(
         operands=tuple(render.Operand(*o) for o in operands),
         row_vectors=row_vectors,
         few_rows=few_rows,
+        across=across,
+        late=_FUNCTORS[op].late_of(family),
         clusters=major >= 9,
         roomy=major in (9, 10, 11),
         short_rows=short_rows,

@@ -117,6 +117,7 @@ struct Request {
   bool wide_index = false;
   int row_vectors = 0;      // row-wise on CUDA: vectors in a row, or a few more (RowSize)
   bool few_rows = false;    // so few that a row should have many threads
+  bool across = false;      // CUDA: vectors are cut across rows (kernels/row_places_cuda.h)
   bool short_rows = false;  // row-wise on the CPU: so short that many are done side by side
 };
 
@@ -141,7 +142,7 @@ inline Key key_of(const Request& request, const Space& space) {
   key.put(int(request.family));
   key.put(int(request.common));
   key.put(request.use_double | (request.wide_index << 1) | (request.few_rows << 2) |
-          (request.short_rows << 3));
+          (request.short_rows << 3) | (request.across << 4));
   key.put(request.row_vectors ? RowSize(request.row_vectors).code() : 0);
   key.put(request.vector);
   key.put(space.dims);
@@ -227,12 +228,12 @@ class KernelTable {
                                            "rows_backward"};
     const bool cuda = request.device.is_cuda();
     Owned built(PyObject_CallFunction(
-        python_side.build, "ssOsisOiiOiOiOO", op.name.c_str(), families[int(request.family)],
+        python_side.build, "ssOsisOiiOiOiOOO", op.name.c_str(), families[int(request.family)],
         choices.object, cuda ? "cuda" : "cpu", int(request.device.index()),
         c10::toString(request.common), request.use_double ? Py_True : Py_False, space.dims,
         request.vector, request.wide_index ? Py_True : Py_False, space.outputs, operands.object,
         request.row_vectors, request.few_rows ? Py_True : Py_False,
-        request.short_rows ? Py_True : Py_False));
+        request.across ? Py_True : Py_False, request.short_rows ? Py_True : Py_False));
     return cuda ? load_cuda(built.object, request.device.index()) : load_cpu(built.object);
   }
 
@@ -261,6 +262,7 @@ class KernelTable {
     Compiled compiled;
     compiled.function = driver.load(PyBytes_AS_STRING(cubin), symbol);
     if (shared) driver.allow_shared(compiled.function, shared);
+    if (cluster > 8) driver.allow_large_cluster(compiled.function);
     compiled.shared = unsigned(shared);
     compiled.block = unsigned(block);
     compiled.unroll = unsigned(unroll);
@@ -383,7 +385,7 @@ inline void launch(const Request& request, const Space& space, at::ArrayRef<uint
   std::array<double, kMaxArgs> storage;
   const auto numbers = numbers_of(request.call, storage);
   const Compiled kernel = KernelTable::get().find(request, space);
-  const Words words = pack(space, numbers, random, request.vector);
+  const Words words = pack(space, numbers, random, request.across ? 1 : request.vector);
   if (request.device.is_cuda()) {
     const int64_t groups = std::max<int64_t>(space.numel / request.vector, 1);
     const int64_t per_block = int64_t(kernel.block) * kernel.unroll;
