@@ -6,6 +6,7 @@ import importlib.util
 import os
 import random
 import zlib
+from collections.abc import Iterator
 
 # Idle threads of one worker must not spin on the cores of another: 24 s instead of 85 for the
 # larger tensors with -n 2 on two cores. OpenMP reads it when torch is imported.
@@ -17,6 +18,7 @@ import torch
 
 import megafuse
 from megafuse.ops import Op
+from megafuse.runtime import fallback
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -42,6 +44,13 @@ def op(request: pytest.FixtureRequest) -> Op:
 @pytest.fixture(params=FLOATS, ids=dtype_name)
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
+
+
+@pytest.fixture(autouse=True, scope="session")
+def strict() -> Iterator[None]:
+    """A kernel that does not compile fails its test: the reference must not pass in its place."""
+    with fallback.strict():
+        yield
 
 
 # ---- seeds

@@ -42,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if run is None:
         parser.print_help()
         return 0
+    from megafuse.runtime import progress
+
+    progress.show()
     try:
         status = run(parsed)
         sys.stdout.flush()

@@ -33,7 +33,7 @@ from megafuse.learn.measure import Measured, Way
 from megafuse.learn.verdicts import demo as verdicts
 from megafuse.ops import OPS
 from megafuse.registry import activate
-from megafuse.runtime import build, cache
+from megafuse.runtime import build, cache, progress
 
 SCALE = 1.7
 SIZES = (1 << 10, 1 << 15, 1 << 20, 1 << 24)
@@ -71,6 +71,7 @@ def main(argv: Sequence[str] | None = None, separate: Way = separate, fused: Way
 def run(options: argparse.Namespace, separate: Way = separate, fused: Way = fused) -> int:
     """The whole demo. The exit status is 0, 1 when something is wrong, 2 for what cannot be."""
     terminal.plain_where_needed()
+    progress.show()
     screen = Console(highlight=False, markup=False, emoji=False)
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():

@@ -18,10 +18,13 @@ FLOATS = {"Float": 4, "Half": 8, "BFloat16": 8, "Double": 2}  # dtype → elemen
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel's name, for people, its source, and the one architecture it is for, if so."""
+    """One kernel's name, for people, its op or header, its source, whether a*b+c is rounded once,
+    and the one architecture it is for, if so."""
 
     name: str
+    op: str
     source: str
+    contract: bool = False
     arch: str | None = None
 
 
@@ -36,19 +39,24 @@ def jobs() -> Iterator[Job]:
             shape += f" {variant.row_vectors} a row" if variant.is_rows else ""
             only = "sm_90" if variant.clusters else None
             source = render.source(op.functors, variant)
-            yield Job(f"{variant.label} {shape} {walks}", source, only)
+            name = f"{variant.label} {shape} {walks}"
+            yield Job(name, variant.op, source, variant.contracts, only)
     for variant in _passes():
         walks = "".join(o.walk for o in variant.operands)
         source = render.source(build.PASSES[variant.op], variant)
-        yield Job(f"{variant.label} {variant.dims}d {walks}", source)
+        name = f"{variant.label} {variant.dims}d {walks}"
+        yield Job(name, variant.op, source, variant.contracts)
     for variant in _split():
         source = render.source(build.PASSES[variant.op], variant)
-        yield Job(f"{variant.label} {variant.row_vectors}", source)
-    yield Job("split mend", render.worker("split_mend")[0])
+        name = f"{variant.label} {variant.row_vectors}"
+        yield Job(name, variant.op, source, variant.contracts)
+    yield Job("split mend", "split_mend", render.worker("split_mend")[0])
     for gemm in gemm_sm90.catalog():
-        yield Job(f"{gemm.epilogue}, {gemm.columns} columns", gemm.source, gemm_sm90.ARCH)
+        name = f"{gemm.epilogue}, {gemm.columns} columns"
+        yield Job(name, "gemm_sm90", gemm.source, arch=gemm_sm90.ARCH)
     for i, kernel in enumerate(attention.catalog()):
-        yield Job(kernel.kernel, kernel.source, ("sm_80", "sm_90")[i % 2])
+        arch = ("sm_80", "sm_90")[i % 2]
+        yield Job(kernel.kernel, "attention", kernel.source, arch=arch)
 
 
 def _variants(op: Op) -> Iterator[render.Variant]:

@@ -28,7 +28,7 @@ from megafuse.learn.tutorial import (
 from megafuse.learn.tutorial.screen import Screen, Stopped
 from megafuse.learn.tutorial.tour import Tour
 from megafuse.learn.verdicts import machine as machine_verdicts
-from megafuse.runtime import cache
+from megafuse.runtime import cache, progress
 
 STEPS: tuple[ModuleType, ...] = (
     hierarchy,
@@ -71,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
     """The steps that were asked for. 0, or 1 when something is wrong, or 2 for a missing GPU."""
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal without "×" gets "?", no traceback
         sys.stdout.reconfigure(errors="replace")
+    progress.show()
     screen = Screen(pause=not options.no_pause)
     if options.list:
         for number, step in enumerate(STEPS, 1):

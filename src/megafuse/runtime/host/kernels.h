@@ -63,8 +63,9 @@ struct KeyHash {
 
 // What Python gave us (module.cpp).
 struct PythonSide {
-  PyObject* build = nullptr;      // compiles one kernel
-  PyObject* available = nullptr;  // can kernels be built for this kind of device?
+  PyObject* build = nullptr;        // compiles one kernel
+  PyObject* available = nullptr;    // can kernels be built for this kind of device?
+  PyObject* unbuildable = nullptr;  // the exception that says that a kernel cannot be built here
 };
 inline PythonSide python_side;
 inline std::atomic<int64_t> launches{0};
@@ -80,11 +81,21 @@ struct GilAcquire {
   ~GilAcquire() { PyGILState_Release(state); }
 };
 
-// A new reference that is dropped at the end of its scope; null raises Python's error.
+// The call is right but nothing here computes it; the reference does.
+struct UseReference {};
+// The same, because a kernel cannot be built here.
+struct Unbuildable : UseReference {};
+
+// A new reference that is dropped at the end of its scope; null raises Python's error, or takes the
+// reference where that error says that a kernel cannot be built.
 struct Owned {
   PyObject* object;
   explicit Owned(PyObject* o) : object(o) {
-    if (!o) throw python_error();
+    if (C10_LIKELY(o != nullptr)) return;
+    if (!python_side.unbuildable || !PyErr_ExceptionMatches(python_side.unbuildable))
+      throw python_error();
+    PyErr_Clear();
+    throw Unbuildable{};
   }
   Owned(const Owned&) = delete;
   ~Owned() { Py_DECREF(object); }
@@ -169,11 +180,15 @@ class KernelTable {
     {
       std::shared_lock<std::shared_mutex> lock(mutex_);
       auto it = table_.find(key);
-      if (C10_LIKELY(it != table_.end())) return it->second;
+      if (C10_LIKELY(it != table_.end())) return usable(it->second);
     }
-    Compiled compiled = build(request, space);
+    Compiled compiled;  // stays empty where it cannot be built, so that nobody tries again
+    try {
+      compiled = build(request, space);
+    } catch (const Unbuildable&) {
+    }
     std::unique_lock<std::shared_mutex> lock(mutex_);
-    return table_.emplace(key, compiled).first->second;
+    return usable(table_.emplace(key, compiled).first->second);
   }
 
   void forget() {
@@ -182,6 +197,11 @@ class KernelTable {
   }
 
  private:
+  static const Compiled& usable(const Compiled& compiled) {
+    if (C10_UNLIKELY(!compiled.function)) throw Unbuildable{};
+    return compiled;
+  }
+
   static Compiled build(const Request& request, const Space& space) {
     GilAcquire gil;
     const Op& op = *request.call.op;

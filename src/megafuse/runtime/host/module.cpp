@@ -268,12 +268,14 @@ PyObject* register_op(PyObject*, PyObject* d) {
   END_HANDLE_TH_ERRORS
 }
 
-// setup(build, available): the Python functions this runtime calls.
+// setup(build, available, unbuildable): the Python functions this runtime calls, and what they
+// raise where the reference must do.
 PyObject* setup(PyObject*, PyObject* args) {
-  PyObject *build, *available;
-  if (!PyArg_ParseTuple(args, "OO", &build, &available)) return nullptr;
+  PyObject *build, *available, *unbuildable;
+  if (!PyArg_ParseTuple(args, "OOO", &build, &available, &unbuildable)) return nullptr;
   python_side.build = Py_NewRef(build);
   python_side.available = Py_NewRef(available);
+  python_side.unbuildable = Py_NewRef(unbuildable);
   Py_RETURN_NONE;
 }
 
