@@ -31,6 +31,7 @@ PASSES = {
         "DropoutAddBackward<{F}, {training}>",
         {"training": {"True": "true", "False": "false"}},
         random=True,
+        numbers=("p",),
     ),
 }
 
