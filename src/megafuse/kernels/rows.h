@@ -104,14 +104,46 @@ struct Neutral<kMax, Pack<F, N>> {
   }
 };
 
-// How many numbers a term is: one, or a Pack's.
-template <class F>
-struct Count {
-  static constexpr int value = 1;
-};
-template <class F, int N>
-struct Count<Pack<F, N>> {
-  static constexpr int value = N;
+// How many results a row-wise functor has of each element, 0 where its inputs do not fit, and how
+// many of each row. As Call of pointwise.h.
+template <class K>
+struct RowCall {
+  using F = typename K::Compute;
+  using Fn = typename K::Declared;
+  using Kept = Pack<F, Fn::kept>;
+  static constexpr int late = K::inputs - Fn::early - Fn::known;
+  static constexpr bool draws_early = K::random && !Fn::draws_late;
+
+  template <class G, int... I>
+  static auto load(Indices<I...>, Draws<false>)
+      -> decltype(some<const G&>().load(some<typename Each<F, I>::type>()...));
+  template <class G, int... I>
+  static auto load(Indices<I...>, Draws<true>)
+      -> decltype(some<const G&>().load(some<typename Each<F, I>::type>()..., u32()));
+  template <class G>
+  static NotCallable load(...);
+
+  template <class G, int... I>
+  static auto of(Indices<I...>, Draws<false>)
+      -> decltype(some<const G&>().result(some<Kept>(), some<typename G::Row>(),
+                                          some<typename Each<F, I>::type>()...));
+  template <class G, int... I>
+  static auto of(Indices<I...>, Draws<true>)
+      -> decltype(some<const G&>().result(some<Kept>(), some<typename G::Row>(),
+                                          some<typename Each<F, I>::type>()..., u32()));
+  template <class G>
+  static NotCallable of(...);
+
+  template <class G>
+  static auto of_row(int) -> decltype(some<const G&>().row_result(some<typename G::Row>()));
+  template <class G>
+  static NotCallable of_row(...);
+
+  using Loaded = decltype(load<Fn>(typename MakeIndices<Fn::early>::type(), Draws<draws_early>()));
+  using Made = decltype(of<Fn>(typename MakeIndices<(late < 0 ? 0 : late)>::type(),
+                               Draws<K::random && Fn::draws_late>()));
+  static constexpr int results = late < 0 || Count<Loaded>::value == 0 ? 0 : Count<Made>::value;
+  static constexpr int row_results = Count<decltype(of_row<Fn>(0))>::value;
 };
 
 }  // namespace mf

@@ -241,7 +241,8 @@ def _variant(
     wide: bool,
 ) -> render.Variant:
     summed = family.startswith("sum_")
-    results = [0] if family == "forward" else sorted(set(op.grads.values()))
+    computed = {r for name, r in op.grads.items() if name not in op.passthrough}
+    results = [0] if family == "forward" else [*sorted(computed), *([-1] * bool(op.passthrough))]
     double = dtype == "Double"
     written = {"forward": {"int8": "Char"}.get(op.output_dtype or "", dtype)}.get(family, dtype)
     compute = "Double" if double else "Float"

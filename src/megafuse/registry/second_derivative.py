@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from megafuse.registry import Op
+    from megafuse.registry.declared import Op
 
 
 def vjp(
@@ -56,7 +56,7 @@ def _through_reference(
     models: Sequence[Tensor],
     wanted: Sequence[bool],
 ) -> Sequence[Tensor | None]:
-    # An argument that was not saved, one that is merely added, has no say in the gradients.
+    # An argument that was not saved is merely added: the gradients do not depend on its value.
     chosen = {
         name: known[name] if name in known else torch.zeros_like(model)
         for name, model, want in zip(op.grads, models, wanted, strict=True)

@@ -34,6 +34,7 @@ PASSES = {
         "DropoutAddBackward<{F}, {training}>",
         {"training": {"True": "true", "False": "false"}},
         random=True,
+        numbers=("p",),
     ),
 }
 

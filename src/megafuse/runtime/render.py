@@ -48,6 +48,7 @@ class Functors:
     random: bool = False  # draws random numbers
     late: tuple[int, int] = (0, 0)  # row-wise: inputs that all rows share, forward and backward
     words: Callable[[Variant], dict[str, str]] | None = None  # further `{…}`, by variant
+    numbers: tuple[str, ...] = ()  # names of the numbers that come with each call
 
     def late_of(self, family: str) -> int:
         return self.late[family == "rows_backward"]
@@ -394,6 +395,43 @@ def _kernel_type(functors: Functors, variant: Variant) -> str:
         f"    {functor(functors, variant)}, {compute}, {variant.dims},\n"
         f"    {operands(variant.operands[: variant.outputs], True)},\n"
         f"    {operands(variant.inputs, False)}>;\n"
+        f"{_assertions(functors, variant)}"
+    )
+
+
+def _assertions(functors: Functors, variant: Variant) -> str:
+    """What the declaration says of the functor, for the compiler to check, in words of its own: a
+    functor of fewer numbers or results than are asked for would read past an end."""
+    call = "mf::RowCall<Kernel>" if variant.is_rows else "mf::Call<Kernel>"
+    takes = "each tensor argument" if variant.is_forward else "each gradient, then each of `saves`"
+    count = len(functors.numbers)
+    outputs = variant.operands[: variant.outputs]
+    last = max((o.result for o in outputs if o.walk != "w"), default=0)
+    last_of_row = max((o.result for o in outputs if o.walk == "w"), default=-1)
+    conditions = [
+        (
+            f"Kernel::scalars == {count}",
+            f"the signature has {count} numbers ({', '.join(functors.numbers)}), so the functor "
+            f"must have Scalars<{count}>",
+        ),
+        (
+            f"!Kernel::random || {str(functors.random).lower()}",
+            "it draws random numbers, so the op must be declared with random=True",
+        ),
+        (f"{call}::results > 0", f"it must take {len(variant.inputs)} elements: one of {takes}"),
+        (
+            f"{call}::results == 0 || {call}::results > {last}",
+            f"`{'returns' if variant.is_forward else 'grads'}` asks for its result {last}, and it "
+            "has fewer (the first is 0)",
+        ),
+    ]
+    if last_of_row >= 0:
+        words = f"`keeps` asks for number {last_of_row} of row_result, and it has fewer"
+        conditions.append((f"{call}::row_results > {last_of_row}", words))
+    which = "forward" if variant.is_forward else "backward"
+    return "".join(
+        f'static_assert({condition},\n    "megafuse.{variant.op}, {which} functor: {words}");\n'
+        for condition, words in conditions
     )
 
 

@@ -81,7 +81,8 @@ class Promotion {
 };
 
 // Whether a kernel that knows x's, the divisor's and the common dtype rounds their quotient as
-// PyTorch does: a divisor of no dimensions has no say in it, an x of none only among others.
+// PyTorch does. A zero-dimensional divisor does not change the quotient's dtype, and a
+// zero-dimensional x does only beside other zero-dimensional tensors.
 inline bool can_round_quotient(const at::Tensor& x, const at::Tensor* divisor,
                                at::ScalarType common) {
   return x.dim() > 0 && (!divisor || divisor->dim() > 0 || x.scalar_type() == common ||

@@ -17,17 +17,17 @@ struct AttentionCpuKernel {
   int64_t (*scratch)(int64_t dim, int64_t keys, int64_t together);
 
   static AttentionCpuKernel find(bool backward, at::ScalarType dtype, const at::Tensor& mask) {
-    static std::shared_mutex mutex;
+    static Mutex mutex;
     static auto* const known = new std::map<std::array<int, 3>, AttentionCpuKernel>;
     const std::array<int, 3> key{backward, int(dtype),
                                  mask.defined() ? int(mask.scalar_type()) : -1};
     {
-      std::shared_lock<std::shared_mutex> lock(mutex);
+      std::shared_lock<Mutex> lock(mutex);
       const auto found = known->find(key);
       if (found != known->end()) return found->second;
     }
     const AttentionCpuKernel kernel = build(backward, dtype, mask);
-    std::unique_lock<std::shared_mutex> lock(mutex);
+    std::unique_lock<Mutex> lock(mutex);
     return known->emplace(key, kernel).first->second;
   }
 

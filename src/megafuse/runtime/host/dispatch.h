@@ -145,8 +145,8 @@ struct BoxedAutograd : c10::OperatorKernel {
   }
 };
 
-// What PyTorch's autocast does for exp and its kin: compute and answer in float32. Or for matmul
-// and its kin: compute in the dtype that the user chose.
+// What PyTorch's autocast does: for exp and the like, compute and answer in float32; for matmul and
+// the like, compute in the dtype that the user chose.
 struct BoxedAutocast : c10::OperatorKernel {
   const Op* op;
   c10::DeviceType device;
@@ -162,14 +162,14 @@ struct BoxedAutocast : c10::OperatorKernel {
       const Arg& arg = op->args[i];
       c10::IValue& value = (*stack)[first + size_t(i)];
       if (!value.isTensor()) continue;
-      // A residual is part of the sum; a norm's weight is not.
+      // The sum that a norm is of takes its dtype from x and the residual, not from the weight.
       if (!arg.own_dtype || arg.shape.leading)
         given.see(value.toTensor().scalar_type(), value.toTensor().dim() > 0);
       if (!arg.own_dtype) value = at::autocast::cached_cast(dtype, value.toTensor(), device);
     }
     handle.callBoxed(stack);
-    // float32 is what the first output is for; the others (a sum beside its norm) have the dtype
-    // that they have without autocast.
+    // Only the first output is in float32; the others (a sum beside its norm) have the dtype that
+    // they have without autocast.
     if (op->autocast_lowers) return;
     const size_t results = stack->size() - size_t(op->outputs + op->kept + op->random);
     for (int i = 1; i < op->outputs; ++i) {
@@ -275,21 +275,26 @@ struct Quiet : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
+// Puts an op's kernels in the place of the stand-ins, all of them or, where that throws, none: a
+// Library that is destroyed takes back what was registered through it.
 inline void register_kernels(const Op* op) {
   static Quiet quiet;
   c10::WarningUtils::WarningHandlerGuard guard(&quiet);
-  static auto* library =
-      new torch::Library(torch::Library::IMPL, "megafuse", std::nullopt, __FILE__, __LINE__);
-  static const bool backward_registered = [] {
+  static auto* const kept = new std::vector<torch::Library>;
+  auto new_library = [] {
+    return torch::Library(torch::Library::IMPL, "megafuse", std::nullopt, __FILE__, __LINE__);
+  };
+  if (kept->empty()) {
+    torch::Library backward = new_library();
     for (auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA})
-      library->impl(
+      backward.impl(
           "backward",
           torch::dispatch(key, torch::CppFunction::makeFromBoxedFunction<&boxed_backward>()));
-    return true;
-  }();
-  (void)backward_registered;
+    kept->push_back(std::move(backward));
+  }
+  torch::Library library = new_library();
   auto add = [&](c10::DispatchKey key, auto functor) {
-    library->impl(
+    library.impl(
         op->name.c_str(),
         torch::dispatch(key, torch::CppFunction::makeFromBoxedFunctor(std::move(functor))));
   };
@@ -299,6 +304,7 @@ inline void register_kernels(const Op* op) {
   for (const auto& [key, device] : {std::pair(c10::DispatchKey::AutocastCPU, at::kCPU),
                                     {c10::DispatchKey::AutocastCUDA, at::kCUDA}})
     if (op->autocast.has(key)) add(key, std::make_unique<BoxedAutocast>(op, device));
+  kept->push_back(std::move(library));
 }
 
 }  // namespace megafuse

@@ -8,11 +8,10 @@
 #include <torch/csrc/utils/python_stub.h>
 
 #include <atomic>
-#include <mutex>
-#include <shared_mutex>
 #include <unordered_map>
 
 #include "driver.h"
+#include "fork.h"
 #include "op.h"
 #include "space.h"
 #include "threads.h"
@@ -33,7 +32,7 @@ struct Compiled {
   void* function = nullptr;
   unsigned block = 0;     // CUDA: threads per block
   unsigned unroll = 1;    // CUDA: groups per thread and turn, or rows per block
-  unsigned max_grid = 0;  // CUDA: blocks that fill the chip as often as we want
+  unsigned max_grid = 0;  // CUDA: the most blocks of a launch
   unsigned cluster = 1;   // CUDA: blocks that share a row
   unsigned shared = 0;    // CUDA: bytes of shared memory beside what the kernel declares
 };
@@ -61,7 +60,7 @@ struct KeyHash {
   }
 };
 
-// What Python gave us (module.cpp).
+// The Python functions that setup() of module.cpp was given.
 struct PythonSide {
   PyObject* build = nullptr;        // compiles one kernel
   PyObject* available = nullptr;    // can kernels be built for this kind of device?
@@ -178,7 +177,7 @@ class KernelTable {
   Compiled find(const Request& request, const Space& space) {
     const Key key = key_of(request, space);
     {
-      std::shared_lock<std::shared_mutex> lock(mutex_);
+      std::shared_lock<Mutex> lock(mutex_);
       auto it = table_.find(key);
       if (C10_LIKELY(it != table_.end())) return usable(it->second);
     }
@@ -187,12 +186,12 @@ class KernelTable {
       compiled = build(request, space);
     } catch (const Unbuildable&) {
     }
-    std::unique_lock<std::shared_mutex> lock(mutex_);
+    std::unique_lock<Mutex> lock(mutex_);
     return usable(table_.emplace(key, compiled).first->second);
   }
 
   void forget() {
-    std::unique_lock<std::shared_mutex> lock(mutex_);
+    std::unique_lock<Mutex> lock(mutex_);
     table_.clear();
   }
 
@@ -273,8 +272,9 @@ class KernelTable {
     return compiled;
   }
 
-  // Blocks that go on from row to row must all be resident: one cluster that waits for the others
-  // doubles the time. How many are depends on how many processors the chip's groups have.
+  // Where each cluster does one row after another, all of them must be resident: one that starts
+  // when the others end doubles the time. How many fit depends on how the GPU groups its
+  // multiprocessors, so the driver is asked.
   static constexpr int kResident = 32;
   static void limit_to_resident(Compiled& compiled) {
     const Driver& driver = Driver::get();
@@ -287,7 +287,7 @@ class KernelTable {
     compiled.max_grid = std::min(compiled.max_grid, unsigned(clusters) * compiled.cluster);
   }
 
-  std::shared_mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<Key, Compiled, KeyHash> table_;
 };
 
@@ -365,7 +365,7 @@ inline void launch_cuda(const Compiled& kernel, c10::Device device, unsigned gri
 }
 
 // Elements a thread must have before work is shared out: torch's own ops use a second thread
-// from 32 K elements on, and waking one sooner cost more than it brought when cores were busy.
+// from 32 K elements on, and waking one sooner cost more than it saved when cores were busy.
 constexpr int64_t kGrain = 16384;
 
 // Splits [0, n) over torch's threads in multiples of `align`; run(begin, end, slot).

@@ -281,7 +281,7 @@ inline at::Tensor one_a_row(const at::Tensor& rows, bool use_double) {
 }
 
 struct Rows : Program {
-  // Kept: what row_result has to say of each row.
+  // Kept: the results of row_result, one number a row each.
   Results forward(const Call& given, const Agreement& a, const RandomState& random,
                   bool keep) const override {
     const Call call = without_idle_draws(given);
@@ -320,7 +320,8 @@ struct Rows : Program {
       return gradients;
     }
     RowLaunch launch(call, Family::kRowsBackward, shape, grad.device());
-    // Which result of the functor gradient i is: what separates the first two is the dropout.
+    // Which result of the functor gradient i is. The first two differ by the dropout's factor, so
+    // without dropout both are the first.
     auto result = [&](size_t i) {
       const int r = op.grads[i].result;
       return op.random && !draws(call) && r == 1 ? 0 : r;
@@ -364,8 +365,8 @@ struct Rows : Program {
   }
 
  private:
-  // The dtype that PyTorch would compute in: of all that goes into the sum that rows are made of;
-  // weights, whose shape is a row's, do not decide.
+  // The dtype that PyTorch would compute in: that of everything added up to make the rows. Weights,
+  // which have the shape of one row, do not change it.
   static at::ScalarType promoted(const Call& call) {
     Promotion promotion;
     const at::Tensor& x = *call.tensor[call.op->tensors[0]];

@@ -52,15 +52,15 @@ struct Sm90Gemm {
     unsigned shared_bytes = 0;
   };
   Loaded find(c10::Device device) const {
-    static std::shared_mutex mutex;
+    static Mutex mutex;
     static auto* const table = new std::unordered_map<uint64_t, Loaded>;
     {
-      std::shared_lock<std::shared_mutex> lock(mutex);
+      std::shared_lock<Mutex> lock(mutex);
       const auto it = table->find(key(device));
       if (C10_LIKELY(it != table->end())) return it->second;
     }
     const Loaded loaded = load();
-    std::unique_lock<std::shared_mutex> lock(mutex);
+    std::unique_lock<Mutex> lock(mutex);
     return table->emplace(key(device), loaded).first->second;
   }
 

@@ -6,11 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <numeric>
 
 namespace megafuse {
 
-constexpr int kMaxOperands = 12;
+constexpr int kMaxOperands = 12;  // registry/checks.py refuses ops with more
 constexpr int kMaxDims = 16;
 
 struct Operand {
@@ -31,6 +32,8 @@ struct Space {
   Operand operand[kMaxOperands];
 
   Operand& add(at::ScalarType dtype, char walk, const void* data) {
+    TORCH_CHECK(operands < kMaxOperands, "megafuse: a kernel of more than ", kMaxOperands,
+                " operands");
     Operand& op = operand[operands++];
     op.dtype = dtype;
     op.walk = walk;
@@ -69,9 +72,9 @@ inline Shape strides_in(at::IntArrayRef shape, at::IntArrayRef sizes, at::IntArr
   return result;
 }
 
-// The order of dimensions in memory, as PyTorch's own iterator picks it, so that
-// outputs get the strides PyTorch would give them: sort by stride, the first operand
-// that has an opinion decides, ties keep the logical order.
+// The order of dimensions in memory, as PyTorch's own iterator picks it, so that outputs get the
+// strides PyTorch would give them: sorted by stride. Two dimensions are compared by the first
+// operand that is broadcast along neither and tells them apart; else they keep the logical order.
 inline Order memory_order(at::IntArrayRef shape, at::ArrayRef<Shape> strides) {
   const int n = int(shape.size());
   Order order(n);
@@ -148,7 +151,8 @@ inline bool lay_out(Space& space, at::IntArrayRef shape, at::ArrayRef<Shape> str
   return true;
 }
 
-// How each operand moves along dimension `dim`; values and unwanted outputs stay as they are.
+// How each operand moves along dimension `dim`. Values, sums and outputs of one number a row keep
+// the walk they were added with.
 inline void set_walks(Space& space, int dim = 0) {
   for (int i = 0; i < space.operands; ++i) {
     Operand& op = space.operand[i];
