@@ -213,7 +213,8 @@ def test_gelu_negative_tail(library):
     exact = x.astype(np.float64) * normal_tail(-x)
     assert np.abs(library("Gelu_value_float", x) / exact - 1).max() < 0.03
     far = library("Gelu_value_float", np.linspace(-100, -8, 100_001, dtype=np.float32))
-    assert np.all(np.diff(far) <= 0) and far[0] == 0
+    assert np.all(np.diff(far) <= 0)
+    assert far[0] == 0
 
 
 def test_gelu_near_zero(library):
@@ -233,10 +234,11 @@ def test_gelu_slope_far_out(library):
     y = -x.astype(np.float64)
     density = np.exp(-y * y / 2) / math.sqrt(2 * math.pi)
     exact = normal_tail(y) - y * density
-    assert np.all(slope <= 0) and np.all(slope[x > -13] < 0)
+    assert np.all(slope <= 0)
+    assert np.all(slope[x > -13] < 0)
     assert np.abs(slope - exact).max() < 1e-7  # the fit 2e-8, the rest rounding
     beyond = (x < -6) & (x > -13)
-    assert np.all(slope[beyond] / exact[beyond] < 2) and np.all(slope[beyond] / exact[beyond] > 0.5)
+    assert np.abs(np.log2(slope[beyond] / exact[beyond])).max() < 1
 
 
 @pytest.mark.parametrize("name", ["half", "bfloat16"])
