@@ -276,7 +276,7 @@ def _kernel_flags(compiler: Compiler, directory: str) -> tuple[str, ...]:
     def probe(out: Path) -> None:
         out.write_text(json.dumps(_accepted_flags(compiler)), encoding="utf-8")
 
-    key = cache.key("kernel_flags 1", *compiler.command, compiler.version, cpu_features())
+    key = cache.key("kernel_flags 2", *compiler.command, compiler.version, cpu_features())
     flags: list[str] = json.loads(cache.get(key, "flags.json", probe).read_text(encoding="utf-8"))
     return tuple(flags)
 
@@ -294,6 +294,9 @@ def _accepted_flags(compiler: Compiler) -> list[str]:
         if _accepts(compiler, [*flags, native]):
             flags.append(native)
             break
+    # Gives each vector of an unrolled loop registers of its own (kernels/pointwise_cpu.h).
+    if not x86 and _accepts(compiler, [*flags, "-fweb"]):
+        flags.append("-fweb")
     # Compilers stop at 256 bits by default, to spare old cores' clocks.
     wide = "-mprefer-vector-width=512"
     if x86 and _accepts(compiler, [*flags, wide], _WITH_AVX512):
