@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 
 # Idle threads of one worker must not spin on the cores of another: 24 s instead of 85 for the
 # larger tensors with -n 2 on two cores. OpenMP reads it when torch is imported.
@@ -39,6 +40,15 @@ def op(request: pytest.FixtureRequest) -> Op:
 @pytest.fixture(params=FLOATS, ids=dtype_name)
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def onednn() -> Iterator[None]:
+    """Where a CPU has no instructions for bfloat16, a product of eager's fails inside oneDNN, and
+    PyTorch switches oneDNN off for the process, which changes eager's gelu for the tests after."""
+    enabled = torch._C._get_mkldnn_enabled()
+    yield
+    torch._C._set_mkldnn_enabled(enabled)
 
 
 @pytest.fixture(autouse=True)

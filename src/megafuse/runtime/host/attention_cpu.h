@@ -8,6 +8,7 @@
 #include <map>
 
 #include "attention_call.h"
+#include "cpu_features.h"
 
 namespace megafuse {
 
@@ -140,19 +141,6 @@ class AttentionCpuRun {
   int64_t threads = 1;
 };
 
-// Whether this CPU multiplies bfloat16 matrices, as torch's kernel then does and ours does not.
-inline bool cpu_has_amx() {
-#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 11)
-  static const bool has = [] {
-    __builtin_cpu_init();
-    return bool(__builtin_cpu_supports("amx-bf16"));
-  }();
-  return has;
-#else
-  return false;
-#endif
-}
-
 // Where torch's tiled kernel is the faster one, on a Sapphire Rapids (ours against torch's, ms on
 // one core, 24 heads of 512 x 64): float32 14.0 to 15.6, causal 8.5 to 15.9, backward 34 to 41;
 // bfloat16 13.5 to 5.9, causal 8.0 to 6.4, backward 32 to 39. A few queries leave most of our SIMD
@@ -160,7 +148,7 @@ inline bool cpu_has_amx() {
 inline bool torch_is_faster(const AttentionCall& c, bool backward) {
   if (c.grouped()) return false;  // torch would copy k and v for each head
   const at::ScalarType dtype = c.q.scalar_type();
-  const bool amx = dtype == at::kBFloat16 && cpu_has_amx();
+  const bool amx = dtype == at::kBFloat16 && CpuFeatures::get().amx;
   const bool few = c.queries() <= 8 || (c.queries() <= 16 && c.keys() <= 16);
   if (!backward) return few || amx;
   if (dtype == at::kHalf || dtype == at::kBFloat16) return amx && !c.causal && c.queries() >= 1024;

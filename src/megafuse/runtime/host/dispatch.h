@@ -84,7 +84,7 @@ struct BoxedForward : c10::OperatorKernel {
     try {
       const Call call = read_stack(*op, args);
       const Agreement agreement = agree(call);
-      if (op->random) {
+      if (draws(call)) {
         random = draw_state(agreement.device);
         random.kept = allocate({2}, {}, at::kLong, agreement.device);
         random.words[4] = reinterpret_cast<uint64_t>(random.kept.mutable_data_ptr());
@@ -192,7 +192,7 @@ inline Gradients dispatch_backward(const BackwardCall& b) {
   c10::List<bool> wanted;
   for (bool w : b.wanted) wanted.push_back(w);
   c10::IValue random;
-  if (op.random) {
+  if (drops_some(b.call)) {
     TORCH_CHECK(b.random.kept.defined() || !b.random.words[3],
                 "megafuse: this backward cannot leave the CUDA graph its forward was captured in.");
     random = b.random.kept.defined() ? b.random.kept
