@@ -27,7 +27,9 @@ template <class F, bool kTraining>
 struct DropoutRelu : ScalarsAndDraws<1, kTraining> {
   Dropout<F, kTraining> dropout;
   MF_INLINE explicit DropoutRelu(const F* s) : dropout(s[0]) {}
-  MF_INLINE F operator()(F x, u32 drawn = 0) const { return Relu::value(x) * dropout.factor(drawn); }
+  MF_INLINE F operator()(F x, u32 drawn = 0) const {
+    return Relu::value(x) * dropout.factor(drawn);
+  }
 };
 
 template <class F, bool kTraining>

@@ -443,8 +443,8 @@ struct GemmSm90 {
 
 // ---- epilogues
 
-// act(A B + bias) + residual, and A B + bias itself where the backward wants it: then act is of that
-// as it is stored, so that a backward can work it out again and find the same numbers.
+// act(A B + bias) + residual, and A B + bias itself where the backward wants it: then act is of
+// that as it is stored, so that a backward can work it out again and find the same numbers.
 template <class T, class Act, bool kBias, bool kResidual, bool kPre>
 struct LinearEpilogue {
   const T* bias;

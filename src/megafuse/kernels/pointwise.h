@@ -81,8 +81,8 @@ struct Kernel {
   static constexpr int words = rng + (random ? Random::words : 0);
 };
 
-// Functors inherit what they need: Scalars<2> has two run-time numbers, ScalarsAndDraws adds a random
-// word per element as the functor's last argument, where its flag says so.
+// Functors inherit what they need: Scalars<2> has two run-time numbers, ScalarsAndDraws adds a
+// random word per element as the functor's last argument, where its flag says so.
 template <int N>
 struct Scalars {
   static constexpr int scalars = N;

@@ -9,7 +9,10 @@
 #include <sys/auxv.h>
 #endif
 
-#include <cstdint>
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "matrix.h"
 
 namespace megafuse {
 
@@ -52,5 +55,21 @@ struct CpuFeatures {
     return found;
   }
 };
+
+// Whether PyTorch multiplies matrices of this dtype with instructions of the CPU's, here and now.
+inline bool library_multiplies(at::ScalarType dtype) {
+  if (!is_half(dtype)) return true;
+  auto ask = [](const char* name) {
+    const auto supported = c10::Dispatcher::singleton().findSchema({name, ""});
+    if (!supported) return false;
+    torch::jit::Stack stack;
+    supported->callBoxed(stack);
+    return stack[0].toBool();
+  };
+  const CpuFeatures& cpu = CpuFeatures::get();
+  static const bool half = cpu.half && ask("mkldnn::_is_mkldnn_fp16_supported");
+  static const bool bfloat16 = cpu.bfloat16 && ask("mkldnn::_is_mkldnn_bf16_supported");
+  return (dtype == at::kHalf ? half : bfloat16) && at::globalContext().userEnabledMkldnn();
+}
 
 }  // namespace megafuse

@@ -5,6 +5,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty_like.h>
 
+#include "cpu_features.h"
 #include "widened.h"
 
 namespace megafuse {
@@ -75,11 +76,11 @@ inline LinearResult linear_widened(const LinearCall& call) {
   LinearResult result{new_matrix(call.x.size(0), call.weight.size(0), call.x), {}};
   const bool same = call.act == Act::kNone && !call.residual.defined();  // out is pre
   if (call.want_pre) result.pre = same ? result.out : at::empty_like(result.out);
-  for_float_product(
-      call.x, transposed(call.weight), [&](const at::Tensor& product, const ProductBlock& block) {
-        finish(product, block.of(call.bias), call.act, block.of(call.residual),
-               block.of(result.out), same ? at::Tensor() : block.of(result.pre));
-      });
+  for_float_product(call.x, transposed(call.weight),
+                    [&](const at::Tensor& product, const ProductBlock& block) {
+                      finish(product, block.of(call.bias), call.act, block.of(call.residual),
+                             block.of(result.out), same ? at::Tensor() : block.of(result.pre));
+                    });
   return result;
 }
 

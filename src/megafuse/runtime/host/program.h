@@ -20,8 +20,8 @@ struct RandomState {
   }
 };
 
-// Whether a random op drops some elements and keeps others. PyTorch's dropout takes numbers from the
-// generator only then, and so do we: a call that draws nothing leaves it as it was.
+// Whether a random op drops some elements and keeps others. PyTorch's dropout takes numbers from
+// the generator only then, and so do we: a call that draws nothing leaves it as it was.
 inline bool drops_some(const Call& call) {
   const Op& op = *call.op;
   return op.random && call.choice[op.training] && call.number[op.p] > 0 && call.number[op.p] < 1;

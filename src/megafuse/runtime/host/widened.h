@@ -7,40 +7,19 @@
 // warning, and PyTorch then switches oneDNN off for the whole process.
 #pragma once
 
-#include <ATen/Context.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/mm.h>
 
-#include "cpu_features.h"
 #include "epilogue.h"
 #include "rows.h"
 
 namespace megafuse {
-
-// Whether the library multiplies matrices of this dtype, none of 16 bits, or with instructions of
-// the CPU's.
-inline bool library_multiplies(at::ScalarType dtype) {
-  if (!is_half(dtype)) return true;
-  auto ask = [](const char* name) {
-    const auto supported = c10::Dispatcher::singleton().findSchema({name, ""});
-    if (!supported) return false;
-    torch::jit::Stack stack;
-    supported->callBoxed(stack);
-    return stack[0].toBool();
-  };
-  const CpuFeatures& cpu = CpuFeatures::get();
-  static const bool half = cpu.half && ask("mkldnn::_is_mkldnn_fp16_supported");
-  static const bool bfloat16 = cpu.bfloat16 && ask("mkldnn::_is_mkldnn_bf16_supported");
-  return (dtype == at::kHalf ? half : bfloat16) && at::globalContext().userEnabledMkldnn();
-}
 
 // A matrix in float32, its rows or columns contiguous as before. PyTorch's own conversion from
 // float16 takes five times as long.
 inline at::Tensor widened(const at::Tensor& matrix) {
   const bool turned = matrix.stride(0) == 1 && matrix.stride(1) != 1;
   const at::Tensor from = turned ? transposed(matrix) : matrix;
-  const at::Tensor wide =
-      allocate({from.size(0), from.size(1)}, {}, at::kFloat, matrix.device());
+  const at::Tensor wide = allocate({from.size(0), from.size(1)}, {}, at::kFloat, matrix.device());
   finish(from, {}, Act::kNone, {}, wide, {});
   return turned ? transposed(wide) : wide;
 }
@@ -59,8 +38,9 @@ struct ProductBlock {
   }
 };
 
-// How many of `count` vectors of `length` numbers are widened at once: 16 MiB, which is less than
-// the float32 GEMM's own packing gains from more (in blocks of 2 MiB it took 1.3 times as long).
+// How many of `count` vectors of `length` numbers are widened at once: 16 MiB of them. In blocks of
+// 1 MiB products took 1.1 to 1.7 times as long on two cores of a Neoverse-N1 (512x4096x1024 in
+// bfloat16 106 ms, in blocks of 16 MiB 70; float32's own product 64).
 inline int64_t widened_at_once(int64_t count, int64_t length) {
   constexpr int64_t kNumbers = int64_t(4) << 20, kLeast = 256;
   const int64_t fit = std::max(kNumbers / std::max<int64_t>(length, 1), kLeast);
@@ -72,7 +52,7 @@ inline int64_t widened_at_once(int64_t count, int64_t length) {
 template <class Use>
 void for_widened_product(const at::Tensor& a, const at::Tensor& b, const Use& use) {
   const int64_t rows = a.size(0), columns = b.size(1), k = a.size(1);
-  const int64_t row_step = widened_at_once(rows, std::max(k, int64_t(1024)));
+  const int64_t row_step = widened_at_once(rows, k);
   const int64_t column_step = widened_at_once(columns, k);
   const bool one = row_step >= rows;
   at::Tensor left = one ? widened(a) : at::Tensor();
@@ -94,33 +74,36 @@ inline const Op& row_dot_op() {
   return *op;
 }
 
-// Whether a product is one row times a matrix whose columns are contiguous: then it is read where
-// it lies, once, instead of widened. 768 x 3072 in bfloat16 on two cores of a Neoverse-N1: @@ ms
-// against @@.
-inline bool is_row_of_dots(const at::Tensor& a, const at::Tensor& b) {
-  constexpr int64_t kLeast = 64;
-  return a.size(0) == 1 && a.size(1) >= kLeast && b.stride(0) == 1 && b.size(1) > 0;
+// Whether a product is of a few rows with a matrix whose columns are contiguous: the matrix is then
+// read where it lies, once for each row, and not widened. 768 x 3072 in bfloat16 on two cores of a
+// Neoverse-N1: 0.40 ms a row, and 1.2 for up to four widened; 4096 x 4096: 3.1 and 17.7.
+inline bool is_few_dots(const at::Tensor& a, const at::Tensor& b) {
+  constexpr int64_t kRows = 3, kLeast = 64;
+  return a.size(0) <= kRows && a.size(1) >= kLeast && b.stride(0) == 1 && b.numel() > 0;
 }
 
 // a·b in float32 for such.
-inline at::Tensor row_of_dots(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor row = widened(a), rows = transposed(b);
-  const at::Tensor product = allocate({1, rows.size(0)}, {}, at::kFloat, a.device());
-  const at::Tensor values = seen_as(product, {rows.size(0), 1}, {});
-  Call call{&row_dot_op()};
-  RowLaunch launch(call, Family::kRowsForward, rows.sizes(), a.device());
-  launch.write_once(values, 0);
-  launch.read(&rows, 0);
-  launch.read(&row, 0);
-  launch.run(at::kFloat, {});
+inline at::Tensor few_dots(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor left = widened(a), right = transposed(b);
+  const at::Tensor product = allocate({a.size(0), b.size(1)}, {}, at::kFloat, a.device());
+  for (int64_t i = 0; i < a.size(0); ++i) {
+    const at::Tensor row = left.narrow(0, i, 1), dots = product.narrow(0, i, 1);
+    const at::Tensor values = transposed(dots);
+    Call call{&row_dot_op()};
+    RowLaunch launch(call, Family::kRowsForward, right.sizes(), a.device());
+    launch.write_once(values, 0);
+    launch.read(&right, 0);
+    launch.read(&row, 0);
+    launch.run(at::kFloat, {});
+  }
   return product;
 }
 
 // use(product, block) for a·b in float32, whichever way it is found.
 template <class Use>
 void for_float_product(const at::Tensor& a, const at::Tensor& b, const Use& use) {
-  if (is_row_of_dots(a, b))
-    use(row_of_dots(a, b), ProductBlock{0, 1, 0, b.size(1)});
+  if (is_few_dots(a, b))
+    use(few_dots(a, b), ProductBlock{0, a.size(0), 0, b.size(1)});
   else
     for_widened_product(a, b, use);
 }
