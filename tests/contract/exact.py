@@ -1,9 +1,10 @@
 """PyTorch in fp64 with the digits that its own kernels lose, for runs that count as exact.
 
-    gelu, erf form    x Φ(x), Φ(x) = erfc(−x / √2) / 2. PyTorch has 1 + erf, which is 0 from x = −8.3
-                      on, so that eager would look exact where it has lost every digit.
-    softmax           PyTorch adds a row up in as many lanes as a register has: two on ARM, where
-                      20,000 columns are 6 to 16 eps off. `torch.sum` adds in pairs.
+gelu, erf form: x Φ(x) with Φ(x) = erfc(−x / √2) / 2. PyTorch has 1 + erf, which is 0 from x = −8.3
+on, so that eager would look exact where it has lost every digit.
+
+softmax: PyTorch adds a row up in as many lanes as a register has. On ARM these are two, and of
+20,000 columns it is 6 to 16 eps off. `torch.sum` adds in pairs.
 """
 
 from __future__ import annotations

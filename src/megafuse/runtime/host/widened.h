@@ -40,10 +40,11 @@ struct ProductBlock {
 
 // How many of `count` vectors of `length` numbers are widened at once: 16 MiB of them. In blocks of
 // 1 MiB products took 1.1 to 1.7 times as long on two cores of a Neoverse-N1 (512x4096x1024 in
-// bfloat16 106 ms, in blocks of 16 MiB 70; float32's own product 64).
+// bfloat16 106 ms, in blocks of 16 MiB 70; float32's own product 64). At most 4096, so that the
+// product of two such blocks has 64 MiB.
 inline int64_t widened_at_once(int64_t count, int64_t length) {
-  constexpr int64_t kNumbers = int64_t(4) << 20, kLeast = 256;
-  const int64_t fit = std::max(kNumbers / std::max<int64_t>(length, 1), kLeast);
+  constexpr int64_t kNumbers = int64_t(4) << 20, kLeast = 256, kMost = 4096;
+  const int64_t fit = std::clamp(kNumbers / std::max<int64_t>(length, 1), kLeast, kMost);
   return std::max<int64_t>(std::min(count, fit), 1);
 }
 
