@@ -149,19 +149,23 @@ class AttentionCpuRun {
 // On one core of a Neoverse-N1, float32: 12 heads of 512 x 64 35.6 to 32.5, causal 20.7 to 36.2,
 // backward 78 to 79; 32 heads of 64 x 64 1.72 to 1.58, 16 of 128 x 128 5.8 to 5.3, of 128 x 64 3.2
 // to 3.6. In 16 bits torch's takes 9 to 170 times as long.
+inline bool torch_is_faster_on_arm(const AttentionCall& c) {
+#ifdef __aarch64__
+  const bool ours_is = c.keys() > 64 && c.keys() < 256 && c.dim() <= 64;
+  return c.q.scalar_type() == at::kFloat && !c.causal && !c.mask.defined() && !ours_is;
+#else
+  return false;
+#endif
+}
+
 inline bool torch_is_faster(const AttentionCall& c, bool backward) {
   if (c.grouped()) return false;  // torch would copy k and v for each head
   const at::ScalarType dtype = c.q.scalar_type();
   const bool amx = dtype == at::kBFloat16 && CpuFeatures::get().amx;
   const bool few = c.queries() <= 8 || (c.queries() <= 16 && c.keys() <= 16);
-#ifdef __aarch64__
-  constexpr bool arm = true;
-#else
-  constexpr bool arm = false;
-#endif
   // Without instructions for them torch's products in 16 bits are oneDNN's reference.
   if (is_half(dtype) && !library_multiplies(dtype)) return false;
-  if (!backward) return few || amx || (arm && dtype == at::kFloat && !c.causal);
+  if (!backward) return few || amx || torch_is_faster_on_arm(c);
   if (dtype == at::kHalf || dtype == at::kBFloat16) return amx && !c.causal && c.queries() >= 1024;
   return few && c.keys() >= 64 && !c.causal;
 }
