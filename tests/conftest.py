@@ -70,6 +70,15 @@ def pytest_report_header() -> str:
 
 
 @pytest.fixture(autouse=True)
+def onednn() -> Iterator[None]:
+    """Where a CPU has no instructions for bfloat16, a product of eager's fails inside oneDNN, and
+    PyTorch switches oneDNN off for the process, which changes eager's gelu for the tests after."""
+    enabled = torch._C._get_mkldnn_enabled()
+    yield
+    torch._C._set_mkldnn_enabled(enabled)
+
+
+@pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> int:
     """From the test's id: other numbers in every test, the same on every run and in any order.
 

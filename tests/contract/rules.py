@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from contract.cases import Args, Case, leaves, listed, wanting_grad
+from contract.exact import exactly
 
 MOST, WORST, FLOOR = 2, 4, 2
 POOL = (512, 512)
@@ -217,11 +218,11 @@ def check_value(case: Case, args: Args, stretch: float = 1) -> Any:
     result = case.op.fused(*args)
     args = readable(case, args)
     fused, eager = listed(result), listed(reference(*args))
-    exact = listed(reference(*upcast(args)))
+    exact = listed(exactly(reference)(*upcast(args)))
     yardstick = (eager, exact)
     if any(t.dtype == torch.float64 for t in fused):
         narrow = downcast(args)
-        yardstick = (listed(reference(*narrow)), listed(reference(*upcast(narrow))))
+        yardstick = (listed(reference(*narrow)), listed(exactly(reference)(*upcast(narrow))))
     share = 1 if case.op.family == "composite" else 1 / 8
     pools = pools_near(case, args, lambda a: listed(reference(*a)), yardstick, [share] * len(eager))
     for i, (name, mine) in enumerate(zip(case.op.returns, fused, strict=True)):
@@ -274,7 +275,7 @@ def pools_near(
     rows = math.prod(args[0].shape[:-1]) or 1
     for _ in range(min(DRAWS, math.ceil(max(ENOUGH / fewest, ENOUGH_ROWS / rows)))):
         other = [_near(a) if isinstance(a, Tensor) else a for a in narrow]
-        found.append((run(other), run(upcast(other))))
+        found.append((run(other), exactly(run)(upcast(other))))
     pools: list[Errors | None] = []
     for i, share in enumerate(shares):
         got = torch.cat([eager[i].detach().flatten() for eager, _ in found])
@@ -295,7 +296,8 @@ def value_pool(case: Case, dtype: torch.dtype, device: str, stretch: float = 1) 
     with torch.random.fork_rng():
         torch.manual_seed(0)
         args = stretched(case.args(POOL, dtype, device), stretch)
-        pool = Errors.of(case.op.reference(*args), case.op.reference(*upcast(args)), dtype)
+        exact = exactly(case.op.reference)(*upcast(args))
+        pool = Errors.of(case.op.reference(*args), exact, dtype)
     return pool if stretch == 1 else _bounded(pool, value_pool(case, dtype, device), stretch)
 
 
@@ -325,18 +327,18 @@ def check_gradients(
     grads = listed(grad)
     eager = gradients(case, reference, args, grads)
     fused = gradients(case, case.op.fused, given, grads)
-    exact = gradients(case, reference, upcast(args), upcast(grads))
+    exact = exactly(gradients)(case, reference, upcast(args), upcast(grads))
     double = any(t.dtype == torch.float64 for t in fused)
     if double:
         narrow, narrow_grads = downcast(args), downcast(grads)
         eager32 = gradients(case, reference, narrow, narrow_grads)
-        exact32 = gradients(case, reference, upcast(narrow), upcast(narrow_grads))
+        exact32 = exactly(gradients)(case, reference, upcast(narrow), upcast(narrow_grads))
 
     @functools.cache
     def whole() -> list[Tensor]:
         """The gradients before they are summed: those of arguments that are not broadcast."""
         spread = [a.expand(out.shape) if isinstance(a, Tensor) else a for a in upcast(args)]
-        return gradients(case, reference, spread, upcast(grads))
+        return exactly(gradients)(case, reference, spread, upcast(grads))
 
     names = differentiated(case, args)
     yardsticks = (eager32, exact32) if double else (eager, exact)
@@ -425,7 +427,7 @@ def gradient_pool(
         grad = torch.randn(POOL, device=device).to(dtype)
         i = differentiated(case, args).index(name)
         eager = gradients(case, case.op.reference, args, grad)[i]
-        exact = gradients(case, case.op.reference, upcast(args), _wide(grad))[i]
+        exact = exactly(gradients)(case, case.op.reference, upcast(args), _wide(grad))[i]
     pool = Errors.of(eager, exact, dtype)
     if stretch == 1:
         return pool

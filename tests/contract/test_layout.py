@@ -111,7 +111,9 @@ def test_many_dimensions(case: Case, device: str) -> None:
             a.transpose(0, 2).contiguous().transpose(0, 2) if isinstance(a, Tensor) and i % 2 else a
             for i, a in enumerate(args)
         ]
-        assert check_value(case, mixed).shape == shape
+        # Eager's gelu refuses 20 dimensions where oneDNN computes it.
+        with torch.backends.mkldnn.flags(enabled=False):
+            assert check_value(case, mixed).shape == shape
 
 
 @pytest.mark.parametrize("case", pointwise(ONE_EACH), ids=str)

@@ -133,17 +133,17 @@ struct Kernel {
   static constexpr int words = rng + (random ? Random::words : 0);
 };
 
-// Functors inherit what they need: Scalars<2> has two run-time numbers, Draws adds
-// a random word per element as the functor's last argument.
+// Functors inherit what they need: Scalars<2> has two run-time numbers, ScalarsAndDraws adds a
+// random word per element as the functor's last argument, where its flag says so.
 template <int N>
 struct Scalars {
   static constexpr int scalars = N;
   static constexpr bool random = false;
 };
-template <int N>
+template <int N, bool kDraws>
 struct ScalarsAndDraws {
   static constexpr int scalars = N;
-  static constexpr bool random = true;
+  static constexpr bool random = kDraws;
 };
 
 // A functor with its scalars read from the words. Functors take them as a pointer.

@@ -14,16 +14,26 @@ from megafuse.runtime import cache, cpp, fallback, nvrtc, progress, render, sour
 
 _ACTS = {"none": "mf::NoAct", "relu": "mf::Relu", "gelu": "mf::Gelu", "gelu_tanh": "mf::GeluTanh"}
 
-# What the host runtime launches on its own behalf (runtime/host/sums.h, epilogue.h, split.h,
-# dropout_add.h).
+
+def _stored_pre(variant: render.Variant) -> dict[str, str]:
+    """How linear_epilogue's second output is stored, where it has one."""
+    compute = "double" if variant.double else "float"
+    kept = variant.is_forward and variant.outputs == 2
+    return {"Pre": render.STORAGE[variant.operands[1].dtype] if kept else compute}
+
+
+# What the host runtime launches on its own behalf (runtime/host/sums.h, epilogue.h, widened.h,
+# split.h, dropout_add.h).
 PASSES = {
     "sum_parts": render.Functors("sum_parts.h", "Same<{F}>", "Same<{F}>"),
     "linear_epilogue": render.Functors(
         "linear_epilogue.h",
-        "LinearEpilogue<{F}, {act}>",
+        "LinearEpilogue<{F}, {act}, {Pre}>",
         "LinearEpilogueBackward<{F}, {act}>",
         {"act": _ACTS},
+        words=_stored_pre,
     ),
+    "row_dot": render.Functors("row_dot.h", "RowDot<{F}>"),
     "split_halves": render.Functors("split.h", "SplitHalves<{F}>"),
     "split_epilogue": render.Functors(
         "split_epilogue.h", "SplitEpilogue<{F}, {act}>", choices={"act": _ACTS}

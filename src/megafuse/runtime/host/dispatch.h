@@ -4,6 +4,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <memory>
@@ -61,7 +62,8 @@ inline std::vector<c10::IValue> pop_args(const Op& op, torch::jit::Stack* stack)
   return args;
 }
 
-// Outputs, kept results (empty ones where nothing was kept), and the random state last.
+// Outputs, kept results (empty ones where nothing was kept), and the random state last: zeros where
+// nothing was drawn, so that two calls return the same.
 inline void push_results(const Op& op, torch::jit::Stack* stack, Results results,
                          at::Tensor random) {
   const at::TensorOptions options = results[0].options();
@@ -70,7 +72,7 @@ inline void push_results(const Op& op, torch::jit::Stack* stack, Results results
     stack->emplace_back(t.defined() ? std::move(t) : at::empty({0}, options));
   if (op.random)
     stack->emplace_back(random.defined() ? std::move(random)
-                                         : at::empty({2}, options.dtype(at::kLong)));
+                                         : at::zeros({2}, options.dtype(at::kLong)));
 }
 
 struct BoxedForward : c10::OperatorKernel {
@@ -84,7 +86,7 @@ struct BoxedForward : c10::OperatorKernel {
     try {
       const Call call = read_stack(*op, args);
       const Agreement agreement = agree(call);
-      if (op->random) {
+      if (draws(call)) {
         random = draw_state(agreement.device);
         random.kept = allocate({2}, {}, at::kLong, agreement.device);
         random.words[4] = reinterpret_cast<uint64_t>(random.kept.mutable_data_ptr());
@@ -202,7 +204,7 @@ inline Gradients dispatch_backward(const BackwardCall& b) {
   c10::List<bool> wanted;
   for (bool w : b.wanted) wanted.push_back(w);
   c10::IValue random;
-  if (op.random) {
+  if (drops_some(b.call)) {
     TORCH_CHECK(b.random.kept.defined() || !b.random.words[3],
                 "megafuse: this backward cannot leave the CUDA graph its forward was captured in.");
     random = b.random.kept.defined() ? b.random.kept

@@ -142,7 +142,7 @@ PyObject* call_op(PyObject* self, PyObject* const* args, Py_ssize_t n) {
     const bool differentiate = wants_grad(call);
     if (needs_reference(call, agreement, differentiate)) throw UseReference{};
     RandomState random;
-    if (op.random) random = draw_state(agreement.device);
+    if (draws(call)) random = draw_state(agreement.device);
     const Results results = run_forward(call, agreement, random, /*keep=*/differentiate);
     if (differentiate) record(call, results, random);
     return wrap(op, results);
@@ -253,6 +253,7 @@ PyObject* register_op(PyObject*, PyObject* d) {
   op->inverted = int(PyLong_AsLong(get(d, "inverted")));
   op->laid_out_as = int(PyLong_AsLong(get(d, "laid_out_as")));
   op->random = PyObject_IsTrue(get(d, "random"));
+  if (op->random) op->p = position_of(*op, "p"), op->training = position_of(*op, "training");
   if (PyObject* autocast = get(d, "autocast"); autocast != Py_None) {
     op->autocast = c10::DispatchKeySet(c10::DispatchKey::AutocastCUDA);
     op->autocast_lowers = std::string(PyUnicode_AsUTF8(autocast)) == "lower";

@@ -76,6 +76,7 @@ struct Op {
   int laid_out_as = -1;  // the argument whose order of dimensions in memory the output has
   int inverted = -1;     // this argument, given as a number for CUDA, is passed as its reciprocal
   bool random = false;
+  int p = -1, training = -1;  // where a random op has the arguments of these names
   // The keys under which autocast casts the arguments, and whether to the dtype that the user
   // chose, which is lower, or to float32.
   c10::DispatchKeySet autocast;

@@ -20,6 +20,24 @@ struct RandomState {
   }
 };
 
+// Whether a random op drops some elements and keeps others. PyTorch's dropout takes numbers from
+// the generator only then, and so do we: a call that draws nothing leaves it as it was.
+inline bool drops_some(const Call& call) {
+  const Op& op = *call.op;
+  return op.random && call.choice[op.training] && call.number[op.p] > 0 && call.number[op.p] < 1;
+}
+inline bool draws(const Call& call) {
+  return drops_some(call) && call.tensor[call.op->tensors[0]]->numel() > 0;
+}
+
+// The call as its kernel sees it: with nothing to drop, `training` is off, and the kernel is one
+// that draws nothing.
+inline Call without_idle_draws(const Call& call) {
+  Call made = call;
+  if (call.op->random && !(call.number[call.op->p] > 0)) made.choice[call.op->training] = 0;
+  return made;
+}
+
 // What a backward pass needs: `saved` in the op's order, and for each gradient whether it is
 // wanted and the argument it is for.
 struct BackwardCall {

@@ -23,17 +23,6 @@ inline bool is_causal(const Call& call) {
   return arg >= 0 && call.choice[arg];
 }
 
-// The call as its kernel sees it: with nothing to drop, `training` is off, and nothing is drawn.
-inline Call without_idle_draws(const Call& call) {
-  Call made = call;
-  if (call.op->random && !(call.number[position_of(*call.op, "p")] > 0))
-    made.choice[position_of(*call.op, "training")] = 0;
-  return made;
-}
-inline bool draws(const Call& call) {
-  return call.op->random && call.choice[position_of(*call.op, "training")];
-}
-
 // Whether the CPU does rows side by side (kernels/short_rows_cpu.h, of at most kMost columns).
 // Alone, up to 32 columns take up to three times as long, and forward so do more of them that are
 // not whole vectors; a backward, which has more tiles to turn, does not.
@@ -324,7 +313,7 @@ struct Rows : Program {
     // without dropout both are the first.
     auto result = [&](size_t i) {
       const int r = op.grads[i].result;
-      return op.random && !draws(call) && r == 1 ? 0 : r;
+      return op.random && !call.choice[op.training] && r == 1 ? 0 : r;
     };
     auto is_column_sum = [&](size_t i) {
       const at::Tensor& like = b.like[i];
