@@ -105,7 +105,7 @@ struct WithGradient<true, Fn, F> {
   using type = Passing<Fn, F>;
 };
 template <class... Outs>
-constexpr bool has_passed_gradient(Operands<Outs...>) {
+MF_INLINE constexpr bool has_passed_gradient(Operands<Outs...>) {
   return ((Outs::result < 0) || ...);
 }
 
@@ -172,7 +172,7 @@ struct Count<NotCallable> {
   static constexpr int value = 0;
 };
 template <class T>
-T some();  // for decltype alone
+MF_DECLARED T some();
 template <class T, int>
 struct Each {
   using type = T;
@@ -184,13 +184,13 @@ template <class K>
 struct Call {
   using F = typename K::Compute;
   template <class Fn, int... I>
-  static auto of(Indices<I...>, Draws<false>)
+  MF_DECLARED static auto of(Indices<I...>, Draws<false>)
       -> decltype(some<const Fn&>()(some<typename Each<F, I>::type>()...));
   template <class Fn, int... I>
-  static auto of(Indices<I...>, Draws<true>)
+  MF_DECLARED static auto of(Indices<I...>, Draws<true>)
       -> decltype(some<const Fn&>()(some<typename Each<F, I>::type>()..., u32()));
   template <class Fn>
-  static NotCallable of(...);
+  MF_DECLARED static NotCallable of(...);
   using Made = decltype(of<typename K::Declared>(typename MakeIndices<K::inputs>::type(),
                                                  Draws<K::random>()));
   static constexpr int results = Count<Made>::value;

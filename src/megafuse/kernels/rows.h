@@ -115,29 +115,30 @@ struct RowCall {
   static constexpr bool draws_early = K::random && !Fn::draws_late;
 
   template <class G, int... I>
-  static auto load(Indices<I...>, Draws<false>)
+  MF_DECLARED static auto load(Indices<I...>, Draws<false>)
       -> decltype(some<const G&>().load(some<typename Each<F, I>::type>()...));
   template <class G, int... I>
-  static auto load(Indices<I...>, Draws<true>)
+  MF_DECLARED static auto load(Indices<I...>, Draws<true>)
       -> decltype(some<const G&>().load(some<typename Each<F, I>::type>()..., u32()));
   template <class G>
-  static NotCallable load(...);
+  MF_DECLARED static NotCallable load(...);
 
   template <class G, int... I>
-  static auto of(Indices<I...>, Draws<false>)
+  MF_DECLARED static auto of(Indices<I...>, Draws<false>)
       -> decltype(some<const G&>().result(some<Kept>(), some<typename G::Row>(),
                                           some<typename Each<F, I>::type>()...));
   template <class G, int... I>
-  static auto of(Indices<I...>, Draws<true>)
+  MF_DECLARED static auto of(Indices<I...>, Draws<true>)
       -> decltype(some<const G&>().result(some<Kept>(), some<typename G::Row>(),
                                           some<typename Each<F, I>::type>()..., u32()));
   template <class G>
-  static NotCallable of(...);
+  MF_DECLARED static NotCallable of(...);
 
   template <class G>
-  static auto of_row(int) -> decltype(some<const G&>().row_result(some<typename G::Row>()));
+  MF_DECLARED static auto of_row(int)
+      -> decltype(some<const G&>().row_result(some<typename G::Row>()));
   template <class G>
-  static NotCallable of_row(...);
+  MF_DECLARED static NotCallable of_row(...);
 
   using Loaded = decltype(load<Fn>(typename MakeIndices<Fn::early>::type(), Draws<draws_early>()));
   using Made = decltype(of<Fn>(typename MakeIndices<(late < 0 ? 0 : late)>::type(),
