@@ -13,7 +13,7 @@ from contract.views import VIEWS
 
 # Of a warp, a block, a cluster of blocks; vocabularies; more rows than blocks.
 SHAPES = [(19, 65), (9, 77), (3000, 129), (700, 333), (40, 1001), (17, 1537), (600, 3331)]
-SHAPES += [(5, 12345), (3, 50257), (2, 151936), (2, 151937), (3, 300001)]
+SHAPES += [(1, 333), (1, 100_003), (5, 12345), (3, 50257), (2, 151936), (2, 151937), (3, 300001)]
 FLOATS = [torch.float32, torch.bfloat16]
 LAYOUTS = ["plain", "unaligned", "padded", "rows apart", "transposed"]
 ROWS = ["softmax", "layer_norm", "rms_norm", "residual_layer_norm", "residual_rms_norm"]

@@ -215,7 +215,9 @@ class RowLaunch {
     const Compiled kernel = KernelTable::get().find(request_, space_);
     int64_t turns = (rows() + kernel.unroll - 1) / kernel.unroll;
     int64_t most = std::max(1u, kernel.max_grid / kernel.cluster);
-    if (const int64_t apart = request_.vector; request_.across) {  // blocks in multiples of it
+    // Blocks in multiples of the vector, whose rows start alike. Not for a single row: beside it
+    // weights count as lying alike, which they do not for blocks without a row.
+    if (const int64_t apart = request_.vector; request_.across && rows() > 1) {
       turns = (turns + apart - 1) / apart * apart;
       most = std::max(most / apart, int64_t(1)) * apart;
     }
