@@ -119,7 +119,8 @@ cache._settle = full
 
 def test_a_disk_that_fills_up_between_two_kernels(cache: Path) -> None:
     """The host runtime is there, kernels cannot be written: once said, and tried by the next."""
-    out, err = run(FULL + CALL + CALL, environment(cache))
+    quiet = CALL.removeprefix(SHOW)  # warnings alone: the second kernel's failure is information
+    out, err = run(FULL + quiet + quiet, environment(cache))
     assert out == "right\nright\n"
     assert err.count("unfused") == 1
     assert "No space left on device" in err
