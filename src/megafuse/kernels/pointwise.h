@@ -101,16 +101,18 @@ template <class Fn, class F>
 struct WithGradient<true, Fn, F> {
   using type = Passing<Fn, F>;
 };
+template <class Outs>
+struct Passes;
 template <class... Outs>
-constexpr bool has_passed_gradient(Operands<Outs...>) {
-  return ((Outs::result < 0) || ...);
-}
+struct Passes<Operands<Outs...>> {
+  static constexpr bool value = ((Outs::result < 0) || ...);
+};
 
 // A functor over Compute (float or double) with everything fixed at compile time.
 template <class Fn, class F, int kDims, class Outs, class Ins>
 struct Kernel {
   using Declared = Fn;
-  using Functor = typename WithGradient<has_passed_gradient(Outs()), Fn, F>::type;
+  using Functor = typename WithGradient<Passes<Outs>::value, Fn, F>::type;
   using Compute = F;
   using Outputs = Outs;
   using Inputs = Ins;
@@ -169,7 +171,7 @@ struct Count<NotCallable> {
   static constexpr int value = 0;
 };
 template <class T>
-T some();  // for decltype alone
+MF_INLINE T some();  // for decltype alone, as all functions below
 template <class T, int>
 struct Each {
   using type = T;
@@ -181,13 +183,13 @@ template <class K>
 struct Call {
   using F = typename K::Compute;
   template <class Fn, int... I>
-  static auto of(Indices<I...>, Draws<false>)
+  static MF_INLINE auto of(Indices<I...>, Draws<false>)
       -> decltype(some<const Fn&>()(some<typename Each<F, I>::type>()...));
   template <class Fn, int... I>
-  static auto of(Indices<I...>, Draws<true>)
+  static MF_INLINE auto of(Indices<I...>, Draws<true>)
       -> decltype(some<const Fn&>()(some<typename Each<F, I>::type>()..., u32()));
-  template <class Fn>
-  static NotCallable of(...);
+  template <class Fn, class... Any>
+  static MF_INLINE NotCallable of(Any...);
   using Made = decltype(of<typename K::Declared>(typename MakeIndices<K::inputs>::type(),
                                                  Draws<K::random>()));
   static constexpr int results = Count<Made>::value;

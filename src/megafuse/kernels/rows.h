@@ -113,35 +113,36 @@ struct RowCall {
   static constexpr bool draws_early = K::random && !Fn::draws_late;
 
   template <class G, int... I>
-  static auto load(Indices<I...>, Draws<false>)
+  static MF_INLINE auto load(Indices<I...>, Draws<false>)
       -> decltype(some<const G&>().load(some<typename Each<F, I>::type>()...));
   template <class G, int... I>
-  static auto load(Indices<I...>, Draws<true>)
+  static MF_INLINE auto load(Indices<I...>, Draws<true>)
       -> decltype(some<const G&>().load(some<typename Each<F, I>::type>()..., u32()));
-  template <class G>
-  static NotCallable load(...);
+  template <class G, class... Any>
+  static MF_INLINE NotCallable load(Any...);
 
   template <class G, int... I>
-  static auto of(Indices<I...>, Draws<false>)
+  static MF_INLINE auto of(Indices<I...>, Draws<false>)
       -> decltype(some<const G&>().result(some<Kept>(), some<typename G::Row>(),
                                           some<typename Each<F, I>::type>()...));
   template <class G, int... I>
-  static auto of(Indices<I...>, Draws<true>)
+  static MF_INLINE auto of(Indices<I...>, Draws<true>)
       -> decltype(some<const G&>().result(some<Kept>(), some<typename G::Row>(),
                                           some<typename Each<F, I>::type>()..., u32()));
-  template <class G>
-  static NotCallable of(...);
+  template <class G, class... Any>
+  static MF_INLINE NotCallable of(Any...);
 
   template <class G>
-  static auto of_row(int) -> decltype(some<const G&>().row_result(some<typename G::Row>()));
-  template <class G>
-  static NotCallable of_row(...);
+  static MF_INLINE auto of_row(Indices<>)
+      -> decltype(some<const G&>().row_result(some<typename G::Row>()));
+  template <class G, class... Any>
+  static MF_INLINE NotCallable of_row(Any...);
 
   using Loaded = decltype(load<Fn>(typename MakeIndices<Fn::early>::type(), Draws<draws_early>()));
   using Made = decltype(of<Fn>(typename MakeIndices<(late < 0 ? 0 : late)>::type(),
                                Draws<K::random && Fn::draws_late>()));
   static constexpr int results = late < 0 || Count<Loaded>::value == 0 ? 0 : Count<Made>::value;
-  static constexpr int row_results = Count<decltype(of_row<Fn>(0))>::value;
+  static constexpr int row_results = Count<decltype(of_row<Fn>(Indices<>()))>::value;
 };
 
 }  // namespace mf
