@@ -14,7 +14,7 @@
 //   scalar[0..m)             doubles
 //   random[0..5)             where the random numbers come from (random.h)
 //
-// On the GPU size[0] counts vectors, not elements.
+// On the GPU size[0] counts vectors, not elements, unless vectors are cut across rows.
 #pragma once
 
 #include "portable.h"
@@ -26,6 +26,9 @@ namespace mf {
 //   'c' consecutive elements   'b' one element, broadcast
 //   's' a stride               'v' no memory: the word is the value
 //   'n' an output nobody wants
+// and on the GPU
+//   'u' consecutive elements that start at any address (rows)
+//   'e' each element where the strides say: vectors are cut across rows (pointwise)
 // An output holds the functor's kResult-th result, or where that is -1 the incoming gradient, the
 // first input: the gradient of an argument that is merely added.
 template <class Stored, char kWalk, int kResult = 0>
@@ -101,18 +104,16 @@ template <class Fn, class F>
 struct WithGradient<true, Fn, F> {
   using type = Passing<Fn, F>;
 };
-template <class Outs>
-struct Passes;
 template <class... Outs>
-struct Passes<Operands<Outs...>> {
-  static constexpr bool value = ((Outs::result < 0) || ...);
-};
+MF_INLINE constexpr bool has_passed_gradient(Operands<Outs...>) {
+  return ((Outs::result < 0) || ...);
+}
 
 // A functor over Compute (float or double) with everything fixed at compile time.
 template <class Fn, class F, int kDims, class Outs, class Ins>
 struct Kernel {
   using Declared = Fn;
-  using Functor = typename WithGradient<Passes<Outs>::value, Fn, F>::type;
+  using Functor = typename WithGradient<has_passed_gradient(Outs()), Fn, F>::type;
   using Compute = F;
   using Outputs = Outs;
   using Inputs = Ins;
@@ -132,17 +133,17 @@ struct Kernel {
   static constexpr int words = rng + (random ? Random::words : 0);
 };
 
-// Functors inherit what they need: Scalars<2> has two run-time numbers, Draws adds
-// a random word per element as the functor's last argument.
+// Functors inherit what they need: Scalars<2> has two run-time numbers, ScalarsAndDraws adds a
+// random word per element as the functor's last argument, where its flag says so.
 template <int N>
 struct Scalars {
   static constexpr int scalars = N;
   static constexpr bool random = false;
 };
-template <int N>
+template <int N, bool kDraws>
 struct ScalarsAndDraws {
   static constexpr int scalars = N;
-  static constexpr bool random = true;
+  static constexpr bool random = kDraws;
 };
 
 // A functor with its scalars read from the words. Functors take them as a pointer.
@@ -171,7 +172,7 @@ struct Count<NotCallable> {
   static constexpr int value = 0;
 };
 template <class T>
-MF_INLINE T some();  // for decltype alone, as all functions below
+MF_DECLARED T some();
 template <class T, int>
 struct Each {
   using type = T;
@@ -183,13 +184,13 @@ template <class K>
 struct Call {
   using F = typename K::Compute;
   template <class Fn, int... I>
-  static MF_INLINE auto of(Indices<I...>, Draws<false>)
+  MF_DECLARED static auto of(Indices<I...>, Draws<false>)
       -> decltype(some<const Fn&>()(some<typename Each<F, I>::type>()...));
   template <class Fn, int... I>
-  static MF_INLINE auto of(Indices<I...>, Draws<true>)
+  MF_DECLARED static auto of(Indices<I...>, Draws<true>)
       -> decltype(some<const Fn&>()(some<typename Each<F, I>::type>()..., u32()));
-  template <class Fn, class... Any>
-  static MF_INLINE NotCallable of(Any...);
+  template <class Fn>
+  MF_DECLARED static NotCallable of(...);
   using Made = decltype(of<typename K::Declared>(typename MakeIndices<K::inputs>::type(),
                                                  Draws<K::random>()));
   static constexpr int results = Count<Made>::value;

@@ -18,8 +18,9 @@
 //                                 pass; the others are late: they are the same for all rows
 //                                 (weights), and read where they are used
 //   kept                          how many numbers are kept of an element, as Pack<F, kept>
-//   keeps_inputs                  whether these are the early inputs as they are, in their order,
-//                                 and no step changes them
+//   keeps_inputs                  whether no step changes these, so that `load` may be called again
+//   pivots                        whether the GPU starts a piece around one of its elements:
+//                                 around(x), x what is kept of it first, in place of start()
 //   steps                         how often a piece is gone through to summarise it
 //   KeptAs                        the dtype that what is kept is rounded to, F where it is not
 //   weighs                        whether `term` takes the late inputs
@@ -54,6 +55,7 @@ struct RowFunctor {
   static constexpr int kept = kKept;
   static constexpr int steps = kSteps;
   static constexpr bool keeps_inputs = true;
+  static constexpr bool pivots = false;
   static constexpr bool weighs = false;
   static constexpr bool causal = false;
   static constexpr bool draws_late = false;
@@ -113,36 +115,36 @@ struct RowCall {
   static constexpr bool draws_early = K::random && !Fn::draws_late;
 
   template <class G, int... I>
-  static MF_INLINE auto load(Indices<I...>, Draws<false>)
+  MF_DECLARED static auto load(Indices<I...>, Draws<false>)
       -> decltype(some<const G&>().load(some<typename Each<F, I>::type>()...));
   template <class G, int... I>
-  static MF_INLINE auto load(Indices<I...>, Draws<true>)
+  MF_DECLARED static auto load(Indices<I...>, Draws<true>)
       -> decltype(some<const G&>().load(some<typename Each<F, I>::type>()..., u32()));
-  template <class G, class... Any>
-  static MF_INLINE NotCallable load(Any...);
+  template <class G>
+  MF_DECLARED static NotCallable load(...);
 
   template <class G, int... I>
-  static MF_INLINE auto of(Indices<I...>, Draws<false>)
+  MF_DECLARED static auto of(Indices<I...>, Draws<false>)
       -> decltype(some<const G&>().result(some<Kept>(), some<typename G::Row>(),
                                           some<typename Each<F, I>::type>()...));
   template <class G, int... I>
-  static MF_INLINE auto of(Indices<I...>, Draws<true>)
+  MF_DECLARED static auto of(Indices<I...>, Draws<true>)
       -> decltype(some<const G&>().result(some<Kept>(), some<typename G::Row>(),
                                           some<typename Each<F, I>::type>()..., u32()));
-  template <class G, class... Any>
-  static MF_INLINE NotCallable of(Any...);
+  template <class G>
+  MF_DECLARED static NotCallable of(...);
 
   template <class G>
-  static MF_INLINE auto of_row(Indices<>)
+  MF_DECLARED static auto of_row(int)
       -> decltype(some<const G&>().row_result(some<typename G::Row>()));
-  template <class G, class... Any>
-  static MF_INLINE NotCallable of_row(Any...);
+  template <class G>
+  MF_DECLARED static NotCallable of_row(...);
 
   using Loaded = decltype(load<Fn>(typename MakeIndices<Fn::early>::type(), Draws<draws_early>()));
   using Made = decltype(of<Fn>(typename MakeIndices<(late < 0 ? 0 : late)>::type(),
                                Draws<K::random && Fn::draws_late>()));
   static constexpr int results = late < 0 || Count<Loaded>::value == 0 ? 0 : Count<Made>::value;
-  static constexpr int row_results = Count<decltype(of_row<Fn>(Indices<>()))>::value;
+  static constexpr int row_results = Count<decltype(of_row<Fn>(0))>::value;
 };
 
 }  // namespace mf

@@ -117,12 +117,14 @@ def op(
         functors = None
         if forward is not None:
             flags = {a.name: {"True": "true", "False": "false"} for a in parsed if a.kind == "flag"}
+            shared = {a.name for a in parsed if a.shape == "C"}
             functors = Functors(
                 header or f"{name}.h",
                 forward,
                 backward,
                 {**(choices or {}), **flags},
                 random,
+                (len(shared), len(shared & {*saves})),
                 words,
                 tuple(a.name for a in parsed if a.kind in ("number", "integer")),
             )

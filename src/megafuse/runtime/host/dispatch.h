@@ -4,6 +4,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <memory>
@@ -61,7 +62,8 @@ inline std::vector<c10::IValue> pop_args(const Op& op, torch::jit::Stack* stack)
   return args;
 }
 
-// Outputs, kept results (empty ones where nothing was kept), and the random state last.
+// Outputs, kept results (empty ones where nothing was kept), and the random state last: zeros where
+// nothing was drawn, so that two calls return the same.
 inline void push_results(const Op& op, torch::jit::Stack* stack, Results results,
                          at::Tensor random) {
   const at::TensorOptions options = results[0].options();
@@ -70,7 +72,7 @@ inline void push_results(const Op& op, torch::jit::Stack* stack, Results results
     stack->emplace_back(t.defined() ? std::move(t) : at::empty({0}, options));
   if (op.random)
     stack->emplace_back(random.defined() ? std::move(random)
-                                         : at::empty({2}, options.dtype(at::kLong)));
+                                         : at::zeros({2}, options.dtype(at::kLong)));
 }
 
 struct BoxedForward : c10::OperatorKernel {
@@ -84,7 +86,7 @@ struct BoxedForward : c10::OperatorKernel {
     try {
       const Call call = read_stack(*op, args);
       const Agreement agreement = agree(call);
-      if (op->random) {
+      if (draws(call)) {
         random = draw_state(agreement.device);
         random.kept = allocate({2}, {}, at::kLong, agreement.device);
         random.words[4] = reinterpret_cast<uint64_t>(random.kept.mutable_data_ptr());
@@ -112,25 +114,34 @@ struct BoxedAutograd : c10::OperatorKernel {
       explain(*op, args);
     }
     const bool differentiate = wants_grad(call);
-    for (int arg : op->tensors)
-      if (const at::Tensor* t = call.tensor[arg];
-          t && (t->_fw_grad(/*level=*/0).defined() || (differentiate && t->is_inference()))) {
-        // The reference runs under PyTorch's own differentiation: there is no fused forward mode,
-        // and tensors of inference mode cannot be saved.
-        torch::jit::drop(*stack, args.size());
-        push_results(*op, stack, call_reference(*op, args, /*keep=*/false), {});
-        return;
-      }
+    auto by_reference = [&](size_t on_stack) {
+      torch::jit::drop(*stack, on_stack);
+      push_results(*op, stack, call_reference(*op, args, /*keep=*/false), {});
+    };
+    bool cuda = false;
+    for (int arg : op->tensors) {
+      const at::Tensor* t = call.tensor[arg];
+      if (!t) continue;
+      cuda |= t->is_cuda();
+      // Forward mode and tensors that cannot be saved are left to PyTorch.
+      if (t->_fw_grad(/*level=*/0).defined() || (differentiate && t->is_inference()))
+        return by_reference(args.size());
+    }
+    const c10::DeviceType device = cuda ? at::kCUDA : at::kCPU;
+    if (differentiate && !can_build_for(*op, device)) return by_reference(args.size());
     if (op->kept && differentiate) stack->back() = true;
     {
       at::AutoDispatchBelowADInplaceOrView below;
       handle.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
     }
     if (!differentiate) return;
+    const size_t made = size_t(op->outputs + op->kept + op->random);
+    // No kernel wrote these results, so none of ours can differentiate them.
+    if (!can_build_for(*op, device)) return by_reference(made);
     RandomState random;
     if (op->random) random.kept = stack->back().toTensor();
     Results results;
-    for (auto it = stack->end() - (op->outputs + op->kept + op->random); it != stack->end(); ++it)
+    for (auto it = stack->end() - long(made); it != stack->end(); ++it)
       results.push_back(it->toTensor());
     record(call, results, random);
   }
@@ -193,7 +204,7 @@ inline Gradients dispatch_backward(const BackwardCall& b) {
   c10::List<bool> wanted;
   for (bool w : b.wanted) wanted.push_back(w);
   c10::IValue random;
-  if (op.random) {
+  if (drops_some(b.call)) {
     TORCH_CHECK(b.random.kept.defined() || !b.random.words[3],
                 "megafuse: this backward cannot leave the CUDA graph its forward was captured in.");
     random = b.random.kept.defined() ? b.random.kept

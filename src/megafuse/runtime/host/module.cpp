@@ -142,7 +142,7 @@ PyObject* call_op(PyObject* self, PyObject* const* args, Py_ssize_t n) {
     const bool differentiate = wants_grad(call);
     if (needs_reference(call, agreement, differentiate)) throw UseReference{};
     RandomState random;
-    if (op.random) random = draw_state(agreement.device);
+    if (draws(call)) random = draw_state(agreement.device);
     const Results results = run_forward(call, agreement, random, /*keep=*/differentiate);
     if (differentiate) record(call, results, random);
     return wrap(op, results);
@@ -253,6 +253,7 @@ PyObject* register_op(PyObject*, PyObject* d) {
   op->inverted = int(PyLong_AsLong(get(d, "inverted")));
   op->laid_out_as = int(PyLong_AsLong(get(d, "laid_out_as")));
   op->random = PyObject_IsTrue(get(d, "random"));
+  if (op->random) op->p = position_of(*op, "p"), op->training = position_of(*op, "training");
   if (PyObject* autocast = get(d, "autocast"); autocast != Py_None) {
     op->autocast = c10::DispatchKeySet(c10::DispatchKey::AutocastCUDA);
     op->autocast_lowers = std::string(PyUnicode_AsUTF8(autocast)) == "lower";
@@ -279,14 +280,21 @@ PyObject* register_op(PyObject*, PyObject* d) {
   END_HANDLE_TH_ERRORS
 }
 
-// setup(build, available): the Python functions this runtime calls.
+// setup(build, available, unbuildable): the Python functions this runtime calls, and what they
+// raise where the reference must do.
 PyObject* setup(PyObject*, PyObject* args) {
-  PyObject *build, *available;
-  if (!PyArg_ParseTuple(args, "OO", &build, &available)) return nullptr;
+  PyObject *build, *available, *unbuildable;
+  if (!PyArg_ParseTuple(args, "OOO", &build, &available, &unbuildable)) return nullptr;
   python_side.build = Py_NewRef(build);
   python_side.available = Py_NewRef(available);
+  python_side.unbuildable = Py_NewRef(unbuildable);
   KernelTable::get();  // its lock is known to fork() before there is a second thread
   Py_RETURN_NONE;
+}
+
+// shared_out_count(): how often work went to several of torch's threads (threads.h).
+PyObject* shared_out_count(PyObject*, PyObject*) {
+  return PyLong_FromLongLong(times_shared_out.load());
 }
 
 PyObject* launch_count(PyObject*, PyObject*) { return PyLong_FromLongLong(launches.load()); }
@@ -337,6 +345,7 @@ PyMethodDef methods[] = {
     {"setup", setup, METH_VARARGS, nullptr},
     {"register_op", register_op, METH_O, nullptr},
     {"launch_count", launch_count, METH_NOARGS, nullptr},
+    {"shared_out_count", shared_out_count, METH_NOARGS, nullptr},
     {"poison_outputs", set_poison_outputs, METH_O, nullptr},
     {"set_fp32_matmul", set_fp32_matmul, METH_O, nullptr},
     {"forget_kernels", forget_kernels, METH_NOARGS, nullptr},

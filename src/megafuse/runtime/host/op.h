@@ -6,6 +6,7 @@
 #include <c10/core/DispatchKeySet.h>
 #include <torch/csrc/python_headers.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -75,12 +76,14 @@ struct Op {
   int laid_out_as = -1;  // the argument whose order of dimensions in memory the output has
   int inverted = -1;     // this argument, given as a number for CUDA, is passed as its reciprocal
   bool random = false;
+  int p = -1, training = -1;  // where a random op has the arguments of these names
   // The keys under which autocast casts the arguments, and whether to the dtype that the user
   // chose, which is lower, or to float32.
   c10::DispatchKeySet autocast;
   bool autocast_lowers = false;
   std::vector<int> saved;  // for the backward: an argument, or -1 - r for the r-th result
   std::vector<Grad> grads;
+  mutable std::atomic<bool> unbuildable[2] = {};  // on CPU, CUDA: a kernel could not be built
 
   PyObject* slow = nullptr;       // the same call through the dispatcher
   PyObject* reference = nullptr;  // the unfused twin

@@ -159,8 +159,6 @@ inline void launch_sm90(const Sm90Gemm& gemm, const Sm90Shape& shape, const at::
                "a GEMM's launch");
 }
 
-inline bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
-
 // Pairs of columns are read at once.
 inline bool is_even(const at::Tensor& t) {
   return t.stride(-1) == 1 && reinterpret_cast<uint64_t>(t.const_data_ptr()) % 4 == 0 &&
