@@ -100,9 +100,12 @@ def normal_tail(y):
 
 
 def log2_tail_weight(y):
-    """Makes the error 1 where gelu is off by 1e-8, or where the tail itself is off by 1 %."""
+    """Turns an error of (log2(2 Phi(-y))) / y into one of gelu, 1 being what is wanted: 6.3e-8 of
+    the result for y < 1 and 1e-8 from there on (they meet at 1), but 1 % of the tail itself up to
+    y = 8. Beyond, 2^2 in the tail: it must only fall to 2^-127, where a float of it is 0."""
     tail = tabulate(normal_tail, y)
-    return np.maximum(y * tail * np.log(2) * 1e8, 1 / (0.01 * np.log2(np.e)))
+    of_gelu = np.log(2) * np.where(y < 1, 1 / 6.3e-8, y * tail * 1e8)
+    return y * np.maximum(of_gelu, np.where(y < 8, np.log(2) / 0.01, 1 / 2))
 
 
 def log2_erfc_weight(y):
@@ -126,12 +129,12 @@ FITS = {
         *(1e-6, 4, 8, (), log2_erfc_weight),
     ),
     "log2_normal_tail": (
-        lambda y: mpmath.log(normal_tail(y), 2),
-        *(0, 8, 8, (-1,), log2_tail_weight),
+        lambda y: mpmath.log(2 * normal_tail(y), 2) / y,
+        *(1e-6, 13.4, 8, (), log2_tail_weight),
     ),
     "gelu_slope_tail": (
         lambda y: mpmath.exp(y * y / 2) * normal_tail(y) - y / mpmath.sqrt(2 * mpmath.pi),
-        *(0, 6.5, 10, (0.5,), lambda y: np.maximum(np.exp(-y * y / 2), 1e-9)),
+        *(0, 6, 11, (0.5,), lambda y: np.maximum(np.exp(-y * y / 2), 1e-9)),
     ),
 }
 

@@ -20,6 +20,7 @@ from torch import Tensor
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SHAPES = ((33, 65), (64, 128))
 ROWS = ((3, 1), (5, 8), (2, 2050), (2, 16384), (1, 100_003), (300, 776), (270, 16384))
+ROWS += ((270, 777), (9, 50257), (2, 151_936))  # cut across rows; in clusters of sixteen
 # x's shape and the width of the layer: the GEMM of sm_90, products of split float32.
 PRODUCTS = {
     torch.bfloat16: ((4100, 72), 1032),

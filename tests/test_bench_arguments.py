@@ -11,7 +11,8 @@ from torch import nn
 from megafuse.bench.accuracy import leaves
 from megafuse.bench.arguments import Arguments
 from megafuse.bench.contenders import Contender
-from megafuse.bench.job import MODES, Job, of_function, of_op, of_op_call
+from megafuse.bench.job import MODES, Job, of_function
+from megafuse.bench.op_job import of_op, of_op_call
 from megafuse.ops import OPS
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from megafuse import cli
-from megafuse.bench import contenders, job, machine, roof, start_up, suites, timing
+from megafuse.bench import contenders, machine, op_job, roof, start_up, suites, timing
 from megafuse.bench import run as runner
 from megafuse.bench.result import Result, Roofs, read
 from megafuse.bench.spec import Spec, modes, rank_of, shape_of
@@ -337,10 +337,18 @@ def test_options_that_change_the_measurement_are_in_the_command(bench, planned):
 
 
 BAD = {
-    "op": (("no_such_op",), "there is no op 'no_such_op'; there are "),
+    "op": (("no_such_op",), "there is no op 'no_such_op'. There are "),
     "suite": (
         ("--suite", "slow"),
-        "there is no suite 'slow'; there are quick, seeds, transformer, all",
+        "there is no suite 'slow'. There are quick, seeds, transformer, all",
+    ),
+    "a misspelt op": (("sofmax",), "there is no op 'sofmax': did you mean softmax?"),
+    "a misspelt suite": (("--suite", "sedes"), "did you mean seeds?"),
+    "a misspelt contender": (("gelu_scale", "--against", "complie"), "did you mean compile?"),
+    "a misspelt option": (("gelu_scale", "--elemets", "4"), "--elemets: did you mean --elements?"),
+    "a comma for an x": (
+        ("gelu_scale", "--shape", "4,5"),
+        "between its sizes, 4x5; several",
     ),
     "dtype": (("gelu_scale", "--dtype", "int8"), "--dtype int8: expected one of float32"),
     "second dtype": (("gelu_scale", "--dtype", "float32,fp16"), "--dtype fp16"),
@@ -373,7 +381,10 @@ BAD = {
     "features of no layer": (("swiglu", "--features", "8"), "swiglu has no layer to be so wide"),
     "no value": (("ffn", "--set", "act"), "--set act: expected an argument and its value"),
     "an empty value": (("ffn", "--set", "act="), "nothing is named"),
-    "no such argument": (("ffn", "--set", "acts=relu"), "--set acts=relu: ffn has x, w1, "),
+    "no such argument": (
+        ("ffn", "--set", "acts=relu"),
+        "of ffn 'acts': did you mean act?",
+    ),
     "no such word": (("ffn", "--set", "act=tanh"), "expected one of gelu, gelu_tanh, relu"),
     "no number": (("ffn", "--set", "p=much"), "--set p=much: expected a number"),
     "a number out of range": (("ffn", "--set", "p=2"), "between 0 and 1"),
@@ -383,7 +394,7 @@ BAD = {
     "budget": (("gelu_scale", "--budget", "0"), "--budget: expected more than 0"),
     "negative budget": (("gelu_scale", "--budget", "-1"), "--budget"),
     "budget of letters": (("gelu_scale", "--budget", "long"), "--budget: expected"),
-    "visits": (("gelu_scale", "--visits", "0"), "--visits: expected more than 0"),
+    "visits": (("gelu_scale", "--visits", "0"), "--visits: expected a whole number, 1 or more"),
     "half a visit": (("gelu_scale", "--visits", "1.5"), "--visits: expected"),
 }
 
@@ -485,7 +496,7 @@ def test_every_row_of_a_suite_is_valid(suite, device):
         assert spec.mode in modes(op)
         assert all(n > 0 for n in spec.shape)
         drawn = Draw(spec.shape, spec.dtype, "meta", features=spec.features)
-        op.check(*job.sample(op, drawn, dict(spec.choices)))
+        op.check(*op_job.sample(op, drawn, dict(spec.choices)))
         assert "eager" in spec.against
         assert set(spec.against) <= {"eager", "compile", "compile-max", "bare"}
         assert "bare" not in spec.against or device == "cuda"

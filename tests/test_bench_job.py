@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from megafuse.bench import job as module
+from megafuse.bench import op_job
 from megafuse.bench.contenders import Contender
-from megafuse.bench.job import Job, of_function, of_op, of_op_call
+from megafuse.bench.job import Job, Work, of_function
+from megafuse.bench.op_job import of_op, of_op_call
 from megafuse.ops import OPS
 
 CACHE = 1 << 20
@@ -19,7 +20,7 @@ CACHE = 1 << 20
 
 @pytest.fixture(autouse=True)
 def one_mebibyte_of_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "cache_bytes", lambda device: CACHE)
+    monkeypatch.setattr(op_job, "cache_bytes", lambda device: CACHE)
 
 
 def first(*args: Any) -> Any:
@@ -145,7 +146,7 @@ def test_randomness_is_the_ops():
 # ---- the least to do
 
 
-def work(op: str, mode: str, n: int, dtype: torch.dtype = torch.float32) -> module.Work:
+def work(op: str, mode: str, n: int, dtype: torch.dtype = torch.float32) -> Work:
     found = of_op(OPS[op], mode, dtype, (n,), "cpu", []).work
     assert found is not None
     return found

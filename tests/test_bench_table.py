@@ -332,8 +332,8 @@ def test_html_says_what_is_ambiguous():
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0, "0.00 ns"),
-        (5e-10, "0.50 ns"),
+        (0.0, "0.00 ps"),
+        (5e-10, "500 ps"),
         (999.4e-9, "999 ns"),
         (999.6e-9, "1.00 µs"),
         (3.5249e-6, "3.52 µs"),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
 import pytest
+import torch
 
 import megafuse
 from megafuse import cli
@@ -101,3 +105,55 @@ def test_module_runs_and_a_closed_pipe_is_no_error():
     ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert ran.stdout.strip()
     assert "Traceback" not in ran.stderr
+
+
+# ---- one op
+
+
+@pytest.mark.parametrize("name", megafuse.OPS)
+def test_one_op_whole(capsys, name):
+    """Formula, cost, code, and an example that runs."""
+    op = megafuse.OPS[name]
+    assert cli.main(["ops", name]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{name}(")
+    for line in inspect.getdoc(op.reference).splitlines():
+        assert line in printed
+    for saved in op.saves:
+        assert saved in printed
+    assert "shapes: " in printed
+    assert "bytes at least" in printed
+    assert ("gradient of: " + (next(iter(op.grads), "none"))) in printed
+    assert f"reference, megafuse/ops/{name}.py:" in printed
+    assert f"def {name}(" in printed
+    if op.functors is not None:
+        assert f"functors, megafuse/kernels/{op.functors.header}:" in printed
+        assert "struct " in printed
+    else:
+        assert "program, megafuse/runtime/host/" in printed
+    example = textwrap.dedent(printed.partition("\nexample:\n")[2])
+    assert f"mf.{name}(" in example
+    assert str(Path(megafuse.__file__).parent) not in printed
+
+
+@pytest.mark.parametrize("name", ["gelu_scale", "dequantize_int8", "residual_layer_norm", "ffn"])
+def test_the_example_of_an_op_runs(capsys, name):
+    cli.main(["ops", name])
+    example = textwrap.dedent(capsys.readouterr().out.partition("\nexample:\n")[2])
+    made: dict[str, object] = {}
+    exec(example, made)
+    assert isinstance(made[megafuse.OPS[name].returns[0]], torch.Tensor)
+
+
+def test_an_unknown_op_suggests_one(capsys):
+    assert cli.main(["ops", "sofmax"]) == 2
+    assert "there is no op 'sofmax': did you mean softmax?" in capsys.readouterr().err
+
+
+def test_an_unknown_option_suggests_one(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["doctor", "--chekc"])
+    assert "--chekc: did you mean --check?" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["doctor", "--xyzzy"])
+    assert "did you mean" not in capsys.readouterr().err

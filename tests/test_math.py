@@ -201,11 +201,44 @@ def test_activation_error(library, name, part):
     assert ((double - exact).abs() / scale).max() < 1e-14
 
 
+def normal_tail(y):
+    """Phi(-y), which math.erfc gives to every digit where 1 + erf has none left."""
+    return np.array([0.5 * math.erfc(v / math.sqrt(2)) for v in y.astype(np.float64)])
+
+
 def test_gelu_negative_tail(library):
-    """Where 1 + erf(x) has no digit left: within 4 % of x Phi(x) down to x = -8."""
+    """Where 1 + erf(x) has no digit left: within 3 % of x Phi(x) down to x = -8, and 0 in the end,
+    with no step up on the way."""
     x = np.linspace(-8, -1, 10_001, dtype=np.float32)
-    exact = np.array([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x.astype(np.float64)])
-    assert np.abs(library("Gelu_value_float", x) / exact - 1).max() < 0.04
+    exact = x.astype(np.float64) * normal_tail(-x)
+    assert np.abs(library("Gelu_value_float", x) / exact - 1).max() < 0.03
+    far = library("Gelu_value_float", np.linspace(-100, -8, 100_001, dtype=np.float32))
+    assert np.all(np.diff(far) <= 0)
+    assert far[0] == 0
+
+
+def test_gelu_near_zero(library):
+    """4 eps of the result itself: 1.1 from the fit, the rest from rounding. Eager is within 1.1."""
+    x = np.linspace(-1, 1, 200_000, dtype=np.float32)  # an even number of points leaves out 0
+    exact = x.astype(np.float64) * normal_tail(-x)
+    assert np.abs(library("Gelu_value_float", x) / exact - 1).max() < 4 * 2**-23
+    tiny = np.linspace(-1e-3, 1e-3, 20_000, dtype=np.float32)
+    exact = tiny.astype(np.float64) * normal_tail(-tiny)
+    assert np.abs(library("Gelu_value_float", tiny) / exact - 1).max() < 1.5 * 2**-23
+
+
+def test_gelu_slope_far_out(library):
+    """Phi(x) + x phi(x) is negative below -0.76, and so is ours as long as it is not 0."""
+    x = np.linspace(-20, -1, 100_001, dtype=np.float32)
+    slope = library("Gelu_derivative_float", x).astype(np.float64)
+    y = -x.astype(np.float64)
+    density = np.exp(-y * y / 2) / math.sqrt(2 * math.pi)
+    exact = normal_tail(y) - y * density
+    assert np.all(slope <= 0)
+    assert np.all(slope[x > -13] < 0)
+    assert np.abs(slope - exact).max() < 1e-7  # the fit 2e-8, the rest rounding
+    beyond = (x < -6) & (x > -13)
+    assert np.abs(np.log2(slope[beyond] / exact[beyond])).max() < 1
 
 
 @pytest.mark.parametrize("name", ["half", "bfloat16"])

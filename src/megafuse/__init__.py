@@ -10,7 +10,7 @@ from torch import Tensor
 
 from megafuse import nn, reference
 from megafuse.doctor import doctor
-from megafuse.ops import OPS
+from megafuse.ops import BROKEN, OPS
 from megafuse.runtime.fp32_matmul import get_fp32_matmul, set_fp32_matmul
 
 try:
@@ -32,7 +32,12 @@ def bench(function: Any, *args: Any, **options: Any) -> Result:
 if TYPE_CHECKING:
     from megafuse.bench.result import Result
 
-    def __getattr__(name: str) -> Callable[..., Tensor]: ...
+
+def __getattr__(name: str) -> Callable[..., Tensor]:
+    """Only for what is not there: says why an op is not, where its declaration failed."""
+    if name in BROKEN:
+        raise AttributeError(f"megafuse.{name} is not there: {BROKEN[name]}") from BROKEN[name]
+    raise AttributeError(f"module 'megafuse' has no attribute {name!r}")
 
 
 # Plain attributes, not a module __getattr__: that would cost each call 0.1 µs.

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import TextIOWrapper
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from megafuse.ops import Op
 
 _EXAMPLES = """\
 examples:
@@ -24,6 +19,7 @@ examples:
   megafuse bench             eager, torch.compile and fused, side by side
   megafuse report a.json     a page with plots, of what `bench --json` wrote
   megafuse ops               every op, its formula and its dtypes
+  megafuse ops softmax       one op whole: its shapes, its cost, its code
   megafuse cache --clear     remove all compiled kernels
 """
 
@@ -38,11 +34,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if named is not None and named not in commands:
         print(_suggestion(named, commands), file=sys.stderr)
         return 2
-    parsed = parser.parse_args(arguments)
+    parsed, extra = parser.parse_known_args(arguments)
+    if extra:
+        command = commands[named] if named else parser
+        command.error(_unrecognized(extra, command))
     run: Callable[[argparse.Namespace], int] | None = getattr(parsed, "run", None)
     if run is None:
         parser.print_help()
         return 0
+    from megafuse.runtime import progress
+
+    progress.show()
     try:
         status = run(parsed)
         sys.stdout.flush()
@@ -52,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
-    """The parser, and the names of its commands."""
+def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser, and those of its commands by name."""
     from megafuse import __version__
     from megafuse.bench import command, report
     from megafuse.learn import demo
@@ -98,13 +100,22 @@ def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
     kept.set_defaults(run=_cache)
 
     ops = commands.add_parser("ops", help="every op, its formula and its dtypes")
-    ops.add_argument("--markdown", action="store_true", help="as the table in README.md")
+    ops.add_argument("name", nargs="?", metavar="OP", help="one op, whole: its code, its cost")
+    ops.add_argument("--markdown", action="store_true", help="as the table in docs/ops.md")
     ops.set_defaults(run=_ops)
-    return parser, list(commands.choices)
+    return parser, dict(commands.choices)
 
 
-def _suggestion(named: str, commands: Sequence[str]) -> str:
-    close = difflib.get_close_matches(named, commands, n=1)
+def _unrecognized(extra: Sequence[str], command: argparse.ArgumentParser) -> str:
+    """unrecognized arguments: --sede: did you mean --seed?"""
+    option = extra[0].partition("=")[0]
+    close = difflib.get_close_matches(option, list(command._option_string_actions), n=1)
+    hint = f": did you mean {close[0]}?" if close else ""
+    return f"unrecognized arguments: {option if hint else ' '.join(extra)}{hint}"
+
+
+def _suggestion(named: str, commands: Iterable[str]) -> str:
+    close = difflib.get_close_matches(named, list(commands), n=1)
     hint = f" Did you mean `megafuse {close[0]}`?" if close else ""
     return (
         f"megafuse: there is no command {named!r}.{hint}\n"
@@ -141,33 +152,28 @@ def _entries(count: int) -> str:
 
 def _ops(parsed: argparse.Namespace) -> int:
     from megafuse.ops import OPS
+    from megafuse.registry.card import call, dtypes, formula
 
+    if parsed.name is not None:
+        return _op(parsed.name)
     if parsed.markdown:
         print("| op | computes | gradient of |\n|---|---|---|")
     for op in OPS.values():
         grads = ", ".join(op.grads) or "none"
         if parsed.markdown:
-            print(f"| `{_call(op)}` | {_formula(op)} | {grads} |")
+            print(f"| `{call(op)}` | {formula(op)} | {grads} |")
         else:
-            print(f"{_call(op)}\n    {_formula(op)}\n    {_dtypes(op)}\n    gradient of: {grads}")
+            print(f"{call(op)}\n    {formula(op)}\n    {dtypes(op)}\n    gradient of: {grads}")
     return 0
 
 
-def _call(op: Op) -> str:
-    parameters = inspect.signature(op.reference).parameters.values()
-    bare = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
-    return f"{op.name}({', '.join(map(str, bare))})".replace("'", '"')
+def _op(name: str) -> int:
+    from megafuse.bench.refusal import unknown
+    from megafuse.ops import OPS
+    from megafuse.registry import card
 
-
-def _formula(op: Op) -> str:
-    """The first line of the op's docstring."""
-    return (inspect.getdoc(op.reference) or "").splitlines()[0]
-
-
-def _dtypes(op: Op) -> str:
-    from megafuse.registry.arguments import FLOATS
-
-    text = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOATS)
-    wider = [a.name for a in op.arguments if a.kind == "any_tensor"]
-    text += f"; {', '.join(wider)} also integer or bool" if wider else ""
-    return text + (f" → {op.output_dtype}" if op.output_dtype else "")
+    if name not in OPS:
+        print(f"megafuse: {unknown('op', name, OPS)}", file=sys.stderr)
+        return 2
+    print(card.text(OPS[name]))
+    return 0

@@ -111,7 +111,9 @@ def test_many_dimensions(case: Case, device: str) -> None:
             a.transpose(0, 2).contiguous().transpose(0, 2) if isinstance(a, Tensor) and i % 2 else a
             for i, a in enumerate(args)
         ]
-        assert check_value(case, mixed).shape == shape
+        # Eager's gelu refuses 20 dimensions where oneDNN computes it.
+        with torch.backends.mkldnn.flags(enabled=False):
+            assert check_value(case, mixed).shape == shape
 
 
 @pytest.mark.parametrize("case", pointwise(ONE_EACH), ids=str)
@@ -157,6 +159,7 @@ def test_gradients_of_rows(case: Case, view: str, device: str) -> None:
         check_gradients(case, viewed(args, view, [place]))
 
 
+@pytest.mark.slow  # up to 20 kernels each
 @pytest.mark.parametrize("case", shaped(ONE_EACH), ids=str)
 def test_arguments_with_a_dtype_of_their_own(case: Case, device: str) -> None:
     """Weights of a norm may stay float32 beside bfloat16."""

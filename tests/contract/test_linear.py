@@ -65,7 +65,12 @@ def copies(work: Callable[[], object]) -> list[str]:
 def test_x_is_not_copied(op: Op, name: str, device: str) -> None:
     x = views(48, 16, device)[name]
     args = [x, *sample(op, tuple(x.shape), device)[1:]]
-    assert copies(lambda: op.fused(*args)) == []
+    # On ARM oneDNN copies rows that lie apart, inside PyTorch's own product of x with a weight.
+    products = {"gelu_linear": 0, "layernorm_linear": 0, "swiglu_ffn": 2}.get(op.name, 1)
+    rows, inside = x.reshape(-1, 16), []
+    for weight in args[1 : 1 + products]:
+        inside += copies(lambda w=weight: torch.mm(rows, w.t()))  # type: ignore[misc]
+    assert copies(lambda: op.fused(*args)) == inside
     close(op.fused(*args), op.reference(*args))
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from megafuse.bench import contenders as who
-from megafuse.bench import honesty
+from megafuse.bench import honesty, op_job
 from megafuse.bench import job as jobs
 from megafuse.bench.accuracy import leaves
 from megafuse.bench.contenders import Function
 from megafuse.bench.job import Job, Mode
+from megafuse.bench.refusal import unknown
 from megafuse.bench.result import Result
 from megafuse.bench.row import Effort
 from megafuse.bench.run import run
@@ -53,7 +54,7 @@ def bench(
 def _op(function: Op | Function | str) -> Op | None:
     if isinstance(function, str):
         if function not in OPS:
-            raise ValueError(f"there is no op {function!r}; there are {', '.join(OPS)}")
+            raise ValueError(unknown("op", function, OPS))
         return OPS[function]
     if isinstance(function, Op):
         return function
@@ -67,7 +68,7 @@ def _of_op(
     op.check(*given)
     device = next(a.device.type for a in given if isinstance(a, torch.Tensor))
     names = list(against) if against is not None else list(default_against(device))
-    return jobs.of_op_call(op, given, mode, who.of_op(op, device, names))
+    return op_job.of_op_call(op, given, mode, who.of_op(op, device, names))
 
 
 def _of_function(

@@ -27,6 +27,7 @@ examples:
       --set approximate=tanh,none         a layer, in two forms
   megafuse bench attention --shape 8x12x512x64 --set causal=yes --set mask=yes
   megafuse bench gelu_scale --shape 64x1024 --against eager,mine.py:gelu
+  megafuse bench --sweep softmax --seconds 60     random shapes: where is it behind?
 
 A contender is checked before it is timed: one whose result is wrong shows its
 error and no time.
@@ -67,6 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clock", choices=CLOCKS, default="cold", help="the table's; all are measured"
     )
+    parser.add_argument(
+        "--sweep",
+        action="store_true",
+        help="random shapes, dtypes and modes: lists where fused is behind (status 1)",
+    )
+    parser.add_argument("--seconds", type=_positive, help="of a sweep (default 600)")
+    parser.add_argument("--seed", type=_seed, help="of a sweep's random cases (default 0)")
+    parser.add_argument("--threads", type=_whole, help="of a sweep on the CPU (default: torch's)")
     parser.add_argument("--json", metavar="FILE", help="write all numbers to FILE")
     parser.add_argument("--html", metavar="FILE", help="write a page with plots to FILE")
 
@@ -80,16 +89,20 @@ def run(parsed: argparse.Namespace) -> int:
     from megafuse.bench import options
     from megafuse.bench import run as runner
     from megafuse.bench.contenders import Unknown
+    from megafuse.bench.refusal import Refused
     from megafuse.bench.row import Effort
     from megafuse.bench.screen import Screen
     from megafuse.runtime.cache import CacheError
 
     try:
+        if parsed.sweep:
+            return _sweep(parsed)
+        _refuse_a_sweeps_options(parsed)
         device = options.device(parsed.device)
         specs = options.specs(parsed, device)
         jobs = runner.jobs_of(specs, device)
         _refuse_to_waste_minutes(parsed, jobs)
-    except (options.Refused, Unknown) as error:
+    except (Refused, Unknown) as error:
         print(f"megafuse: {error}", file=sys.stderr)
         return 2
     suite = options.suite(parsed)
@@ -129,26 +142,30 @@ def run(parsed: argparse.Namespace) -> int:
     return int(any(row.entries[0].error for row in result.rows))
 
 
+def _sweep(parsed: argparse.Namespace) -> int:
+    from megafuse.bench.sweep import command
+
+    return command.run(parsed)
+
+
+def _refuse_a_sweeps_options(parsed: argparse.Namespace) -> None:
+    from megafuse.bench.refusal import Refused
+
+    for name in ("seconds", "seed", "threads"):
+        if getattr(parsed, name) is not None:
+            raise Refused(f"--{name} is an option of --sweep")
+
+
 def _refuse_to_waste_minutes(parsed: argparse.Namespace, jobs: Sequence[Job]) -> None:
     """What would be found out after the measurement, or would make it worthless."""
-    from megafuse.bench import counters, machine
-    from megafuse.bench.options import Refused
+    from megafuse.bench import counters, refusal
+    from megafuse.bench.refusal import Refused
 
     if parsed.counters and counters.available():
         raise Refused(str(counters.available()))
-    for path in filter(None, (parsed.json, parsed.html)):
-        folder = Path(path).resolve().parent
-        if not folder.is_dir():
-            raise Refused(f"{path}: there is no folder {folder}")
-        if Path(path).is_dir():
-            raise Refused(f"{path} is a folder, expected a file")
+    refusal.unwritable(parsed.json, parsed.html)
     if any(job.multiplies and job.dtype == "float32" for job in jobs):
-        told = machine.float32_products(jobs[0].device)["float32_torch"]
-        if told != "ieee":
-            raise Refused(
-                f"torch is set to multiply float32 matrices as {told}, and float32 rows would "
-                "not be float32: is TORCH_ALLOW_TF32_CUBLAS_OVERRIDE set?"
-            )
+        refusal.narrower_float32(jobs[0].device)
 
 
 def _first_error(result: Result) -> str:
@@ -190,5 +207,11 @@ def _positive(text: str) -> float:
 
 def _whole(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected more than 0 visits, whole ones, got {text}")
+        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text}")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number, 0 or more, got {text}")
     return int(text)

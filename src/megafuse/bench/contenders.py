@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from megafuse.bench.refusal import unknown
 from megafuse.registry import Op, activate
 from megafuse.runtime import build
 
@@ -84,12 +85,12 @@ def _named(wanted: str | Function, reference: Function, op: str | None) -> Conte
     if ":" in wanted:
         function = load(wanted)
         return Contender(wanted.rpartition(":")[2], wanted, lambda: function)
-    known = ", ".join((*_BUILT_IN, *OTHERS))
-    raise Unknown(f"there is no contender {wanted!r}: {known}, or module:function")
+    said = unknown("contender", wanted, (*_BUILT_IN, *OTHERS))
+    raise Unknown(f"{said}, and module:function")
 
 
-def compiled(function: Function, mode: str | None = None) -> Function:
-    """`torch.compile` of a copy of the function.
+def compiled(function: Function, mode: str | None = None, dynamic: bool = False) -> Function:
+    """`torch.compile` of a copy of the function, for one shape or with dynamic ones.
 
     Dynamo keeps what it compiled with the code object: of one that is compiled for many shapes,
     each call would search all of them, and after 8 it would quietly run eagerly.
@@ -105,7 +106,7 @@ def compiled(function: Function, mode: str | None = None) -> Function:
     copy.__kwdefaults__ = plain.__kwdefaults__
     if mode is not None:
         _tune_quietly()
-    made: Function = torch.compile(copy, dynamic=False, mode=mode)
+    made: Function = torch.compile(copy, dynamic=dynamic, mode=mode)
     return _Compiled(function, made) if isinstance(function, nn.Module) else made
 
 

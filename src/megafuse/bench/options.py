@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import torch
 
-from megafuse.bench import job
+from megafuse.bench import op_job
 from megafuse.bench.contenders import installed_others
 from megafuse.bench.job import Mode
+from megafuse.bench.refusal import Refused, unknown, unknown_ops
 from megafuse.bench.result import Choice
 from megafuse.bench.spec import Spec, default_against, modes, rank_of, shape_of
 from megafuse.bench.suites import SUITES, by_mode
@@ -33,25 +34,19 @@ _MODES: dict[str, Mode] = {
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _YES_NO = {"yes": True, "true": True, "no": False, "false": False}
 # Options that say which rows to measure.
-_DESCRIBING = ("dtype", "shape", "elements", "features", "set", "mode")
+DESCRIBING = ("dtype", "shape", "elements", "features", "set", "mode")
 
 Choices = tuple[tuple[str, Choice], ...]
 
 
-class Refused(ValueError):
-    """The options do not make sense; the message says which and what would."""
-
-
 def specs(parsed: argparse.Namespace, device: str) -> list[Spec]:
     """A suite's rows, or those that the other options describe; all forward ones first."""
-    unknown = [name for name in parsed.ops if name not in OPS]
-    if unknown:
-        raise Refused(f"there is no op {unknown[0]!r}; there are {', '.join(OPS)}")
+    unknown_ops(parsed.ops)
     name, described = suite(parsed), _described(parsed)
     if not name:
         return by_mode(_own_rows(parsed, device))
     if name not in SUITES:
-        raise Refused(f"there is no suite {name!r}; there are {', '.join(SUITES)}")
+        raise Refused(unknown("suite", name, SUITES))
     if described:
         raise Refused(f"a suite fixes its rows: leave out --{described[0]}, or --suite")
     found = [s for s in SUITES[name](device) if not parsed.ops or s.op in parsed.ops]
@@ -76,7 +71,7 @@ def device(wanted: str | None) -> str:
 def typed(parsed: argparse.Namespace) -> list[str]:
     """The options again, so that the file says how it was made; not where it was written."""
     words = ["bench", *parsed.ops]
-    for name in ("suite", "device", *_DESCRIBING, "against", "budget", "visits"):
+    for name in ("suite", "device", *DESCRIBING, "against", "budget", "visits"):
         given = getattr(parsed, name)
         for value in given if isinstance(given, list) else [given]:
             words += [] if value is None else [f"--{name}", str(value)]
@@ -85,7 +80,7 @@ def typed(parsed: argparse.Namespace) -> list[str]:
 
 
 def _described(parsed: argparse.Namespace) -> list[str]:
-    return [name for name in _DESCRIBING if getattr(parsed, name) is not None]
+    return [name for name in DESCRIBING if getattr(parsed, name) is not None]
 
 
 # ---- rows that the user describes
@@ -122,12 +117,12 @@ def _must_fit(
         raise Refused(f"--shape {said}: {op.name} takes {rank} sizes, {letters}")
     imagined = Draw(shape, device="meta", features=features)
     try:
-        op.check(*job.sample(op, imagined, choices))
+        op.check(*op_job.sample(op, imagined, choices))
     except (TypeError, ValueError) as error:
         raise Refused(f"{op.name}, --shape {said}: {error}") from None
     if features is not None:
-        other = job.sample(op, replace(imagined, features=features + 1), choices)
-        if _sizes(other) == _sizes(job.sample(op, imagined, choices)):
+        other = op_job.sample(op, replace(imagined, features=features + 1), choices)
+        if _sizes(other) == _sizes(op_job.sample(op, imagined, choices)):
             raise Refused(f"--features {features}: {op.name} has no layer to be so wide")
 
 
@@ -140,7 +135,13 @@ def _sizes(args: Sequence[object]) -> list[object]:
 
 def _shapes(parsed: argparse.Namespace, op: Op) -> list[tuple[int, ...]]:
     if parsed.shape:
-        return [_shape(text) for text in _split("shape", parsed.shape)]
+        told = _split("shape", parsed.shape)
+        if len(told) > 1 and all(text.isdecimal() for text in told):
+            raise Refused(
+                f"--shape {parsed.shape}: one shape has x between its sizes, {'x'.join(told)}; "
+                f"several of one dimension are --elements {','.join(told)}"
+            )
+        return [_shape(text) for text in told]
     told = _split("elements", parsed.elements or "1Mi")
     return [shape_of(_elements(text), op) for text in told]
 
@@ -186,7 +187,8 @@ def _choices(parsed: argparse.Namespace, op: Op) -> list[Choices]:
         if not sign:
             raise Refused(f"--set {text}: expected an argument and its value, such as p=0.1")
         if name not in arguments:
-            raise Refused(f"--set {text}: {op.name} has {', '.join(arguments)}")
+            said = unknown(f"argument of {op.name}", name, arguments)
+            raise Refused(f"--set {text}: {said}")
         values[name] = [(name, _value(text, arguments[name], v)) for v in _split("set", told)]
     return list(itertools.product(*values.values()))
 

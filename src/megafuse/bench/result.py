@@ -114,10 +114,10 @@ class Row:
     @property
     def label(self) -> str:
         """64×768→3072 tanh: the size, and the choices in words."""
-        return " ".join([self.size, *(_worded(n, v) for n, v in self.choices.items())])
+        return " ".join([self.size, *(worded(n, v) for n, v in self.choices.items())])
 
 
-def _worded(name: str, value: Choice) -> str:
+def worded(name: str, value: Choice) -> str:
     """causal, no mask, tanh, approximate=none, p=0.1"""
     if isinstance(value, bool):
         return name if value else f"no {name}"

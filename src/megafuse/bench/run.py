@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from megafuse.bench import contenders as who
-from megafuse.bench import job, machine, roof
+from megafuse.bench import machine, op_job, roof
 from megafuse.bench.contenders import Function
 from megafuse.bench.job import YARDSTICKS, Job
 from megafuse.bench.result import Result, Row
@@ -20,7 +20,7 @@ from megafuse.bench.row import Effort, Measurement
 from megafuse.bench.spec import Spec
 from megafuse.ops import OPS
 from megafuse.registry import Op
-from megafuse.runtime import loader
+from megafuse.runtime import fallback, loader
 
 
 @dataclass
@@ -32,6 +32,7 @@ class Watcher:
     finished: Callable[[Row], None] = lambda _: None
 
 
+@fallback.strict()
 def run(
     jobs: Sequence[Job],
     *,
@@ -89,7 +90,7 @@ def of_spec(spec: Spec, device: str) -> Job:
     op = OPS[spec.op]
     named = [n for n in spec.against if n not in YARDSTICKS]
     contenders = who.of_op(op, device, named)
-    made = job.of_op(
+    made = op_job.of_op(
         op,
         spec.mode,
         spec.dtype,

@@ -27,7 +27,7 @@ class Spec:
     shape: tuple[int, ...]
     against: tuple[str, ...]
     features: int | None = None
-    choices: tuple[tuple[str, Choice], ...] = ()  # arguments by name; see job.sample
+    choices: tuple[tuple[str, Choice], ...] = ()  # arguments by name; see op_job.sample
 
 
 def rank_of(op: Op) -> int | None:

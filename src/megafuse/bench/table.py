@@ -44,7 +44,7 @@ def heading(result: Result) -> str:
     if result.machine["device"] == "cpu":
         where += f", {result.machine['threads']} threads"
     first = f"{where} · torch {versions['torch']} · megafuse {versions['megafuse']} ({tree})"
-    return "\n".join([*_wrapped(first), *busy(result)])
+    return "\n".join([*wrapped(first), *busy(result)])
 
 
 def busy(result: Result) -> list[str]:
@@ -61,8 +61,8 @@ def busy(result: Result) -> list[str]:
 class Summary:
     """One line a row. Made from the rows' entries, before or after they are measured.
 
-    Where elements do not tell rows apart (a layer's width, a mask), each op has a title, and its
-    rows begin with their shape and choices.
+    Where op and shape leave no room for the numbers, or rows differ in their choices (a mask), each
+    op has a title, and its rows begin with their shape and choices.
     """
 
     def __init__(self, rows: Sequence[Row], clock: str = "cold") -> None:
@@ -70,23 +70,25 @@ class Summary:
         rivals = [e for row in rows for e in row.entries if e.name != row.subject]
         self.rivals = list(dict.fromkeys(e.name for e in rivals if not e.yardstick))
         self.subjects = list(dict.fromkeys(row.subject for row in rows)) or ["fused"]
-        short = {(row.op, row.mode, row.dtype, row.elements) for row in rows}
-        self.titled = len(short) < len(rows) or any(row.widths or row.choices for row in rows)
         numbers = len(" fp32 12.3 µs ±123% 100%")
+        self.width = min(max([len(row.op) for row in rows] + [2]), 18)
+        self.size = max([len(row.size) for row in rows] + [len("size")])
+        beside = WIDTH - numbers - self.width - self.size - 1
+        fits = beside >= len(" 1.23×±4%") * len(self.rivals)
+        self.titled = not fits or any(row.choices for row in rows)
         if self.titled:
             longest = max(len(_INDENT + row.label) for row in rows)
             room = WIDTH - numbers - len(" 1.23×±4%") * len(self.rivals)
             self.width = max(min(longest, room), len("size"))
         else:
-            self.width = min(max([len(row.op) for row in rows] + [2]), 18)
-            numbers += len(" 1234 Ki")
+            numbers += 1 + self.size
         left = WIDTH - self.width - numbers
         self.cell = min(left // (len(self.rivals) or 1) - 1, 10)
         self.mode = self.op = self.label = ""
 
     def head(self) -> list[str]:
         cells = [f"{'size' if self.titled else 'op':<{self.width}}", "    "]
-        cells += [] if self.titled else [f"{'size':>7}"]
+        cells += [] if self.titled else [f"{'size':>{self.size}}"]
         cells.append(f"{self.subjects[0][:13]:>13}")
         cells += [_fitting(self.cell, name, _short(name)) for name in self.rivals]
         line = " ".join([*cells, "roof"])
@@ -102,23 +104,23 @@ class Summary:
             found.append(f"{row.mode}:")
         if self.titled and row.op != self.op:
             self.op, self.label = row.op, ""
-            found += _wrapped(row.op)
+            found += wrapped(row.op)
         return found
 
     def _named(self, row: Row, numbers: str) -> list[str]:
         if not self.titled:
-            size = _fitting(7, count(row.elements), f"{row.elements:.1e}")
-            return [f"{row.op[: self.width]:<{self.width}} {_dtype(row)} {size} {numbers}"]
+            name, dtype = row.op[: self.width], short_dtype(row.dtype)
+            return [f"{name:<{self.width}} {dtype} {row.size:>{self.size}} {numbers}"]
         label = _INDENT + row.label
         if len(label) <= self.width:
-            return [f"{label:<{self.width}} {_dtype(row)} {numbers}"]
+            return [f"{label:<{self.width}} {short_dtype(row.dtype)} {numbers}"]
         named = []
         if row.label != self.label:  # the next dtype of the same row needs no name
             self.label = row.label
             named = textwrap.wrap(
                 row.label, WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
             )
-        return [*named, f"{'':<{self.width}} {_dtype(row)} {numbers}"]
+        return [*named, f"{'':<{self.width}} {short_dtype(row.dtype)} {numbers}"]
 
     def _numbers(self, row: Row) -> str:
         subject = row.entries[0]
@@ -134,11 +136,11 @@ class Summary:
 
     def _notes(self, row: Row) -> list[str]:
         failed = [f"{e.name}: {e.error}" for e in row.entries if e.error]
-        return [n for words in (*failed, *row.warnings) for n in _note(words)]
+        return [n for words in (*failed, *row.warnings) for n in note(words)]
 
     def legend(self) -> list[str]:
         who = ", ".join(self.rivals) or "others"
-        return _wrapped(
+        return wrapped(
             f"{self.subjects[0]}: median time, {_CLOCKS[self.clock]}, ± half of the spread (10th "
             f"to 90th percentile). {who}: how many times longer they took; ≈ is ambiguous, the two "
             "spreads overlap. roof: share, with a cold cache, of what this machine can do at best; "
@@ -151,7 +153,7 @@ class Summary:
 
 def details(row: Row) -> list[str]:
     """A contender a line."""
-    lines = _wrapped(f"{row.op}, {row.mode}, {row.dtype}, {row.label}")
+    lines = wrapped(f"{row.op}, {row.mode}, {row.dtype}, {row.label}")
     clocks = [c for c in CLOCKS if any(c in e.times for e in row.entries)]
     head = [f"{clocks[0] if clocks else '':>13}", *(f"{c:>7}" for c in clocks[1:])]
     ratio = 9 if len(clocks) > 3 else 11  # ≈12.3×±123%, where there is room
@@ -161,12 +163,12 @@ def details(row: Row) -> list[str]:
     lines += [_entry_line(row, entry, clocks, width, ratio) for entry in row.entries]
     for entry in row.entries:
         for what, why in entry.missing.items():
-            lines += _note(f"{entry.name}, no {what}: {why}")
+            lines += note(f"{entry.name}, no {what}: {why}")
     for entry in _hungry(row):
-        lines += _note(f"{entry.name} takes {size_of(entry.peak_extra_bytes)} beside its results")
+        lines += note(f"{entry.name} takes {size_of(entry.peak_extra_bytes)} beside its results")
     if row.bytes_least is not None:
-        lines += _note(_least(row))
-    return lines + [n for w in row.warnings for n in _note(w)]
+        lines += note(_least(row))
+    return lines + [n for w in row.warnings for n in note(w)]
 
 
 def _entry_line(row: Row, entry: Entry, clocks: Sequence[str], width: int, ratio: int) -> str:
@@ -197,8 +199,9 @@ def _hungry(row: Row) -> list[Entry]:
     return [e for e in row.entries if (e.peak_extra_bytes or 0) > (row.bytes_least or 0) / 100]
 
 
-def _dtype(row: Row) -> str:
-    return _DTYPES.get(row.dtype, row.dtype)[:4].ljust(4)
+def short_dtype(name: str) -> str:
+    """fp32, bf16: four letters."""
+    return _DTYPES.get(name, name)[:4].ljust(4)
 
 
 def _worst(accuracy: Accuracy | None) -> str:
@@ -240,10 +243,10 @@ def _html_cells(row: Row, entry: Entry) -> list[str]:
 
 def seconds(value: float) -> str:
     """3.52 µs, 128 µs, 1.24 ms: three digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
         if value >= 0.9995 * size:  # else it would be rounded to 1000 of the smaller unit
             return f"{_three(value / size)} {unit}"
-    return f"{_three(value * 1e9)} ns"
+    return f"{_three(value * 1e12)} ps"
 
 
 def times(value: float) -> str:
@@ -303,9 +306,9 @@ def _short(name: str) -> str:
     return name.replace("compile-", "c-")[:10]
 
 
-def _note(words: str) -> list[str]:
+def note(words: str) -> list[str]:
     return textwrap.wrap(words, WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
-def _wrapped(words: str) -> list[str]:
+def wrapped(words: str) -> list[str]:
     return textwrap.wrap(words, WIDTH)

@@ -39,7 +39,8 @@ _SAMPLE_SECONDS = 100e-6  # perf_counter resolves about 0.1 µs: a sample this l
 _CYCLES_PER_SECOND = 2e9
 _HEAD_START = 150e-6
 _LONGEST_HEAD_START = 20e-3
-_IN_A_ROW = 200  # calls of a "wall" sample on CUDA
+# Calls of a "wall" sample on CUDA: so many, or fewer where they are long.
+_IN_A_ROW, _LEAST_IN_A_ROW, _IN_A_ROW_SECONDS = 200, 5, 20e-3
 # Calls of a "host" sample: few enough that the driver queues all of them (it holds about a thousand
 # launches, and a block's backward is fifty), and that long ones do not take a second.
 _QUEUED, _LEAST_QUEUED, _QUEUED_SECONDS = 60, 5, 10e-3
@@ -144,14 +145,18 @@ def _sampler(contender: Contender, device: torch.device, clock: Clock) -> Sample
 
 
 def _in_a_row(contender: Contender, device: torch.device, wait: bool) -> Sampler:
-    if device.type == "cuda" and wait:
-        calls = _IN_A_ROW
-    elif device.type == "cuda":
-        calls = _queued(min(_seconds(contender, 0, 1, device, wait=True) for _ in range(3)))
+    if device.type == "cuda":
+        took = min(_seconds(contender, 0, 1, device, wait=True) for _ in range(3))
+        calls = _looped(took) if wait else _queued(took)
     else:
         took = min(_seconds(contender, 0, 1, device, wait) for _ in range(3))
         calls = max(1, math.ceil(_SAMPLE_SECONDS / max(took, 1e-9)))
     return lambda i: _seconds(contender, i, calls, device, wait)
+
+
+def _looped(took: float) -> int:
+    """How many calls to time in a row, of which one takes so long: 20 ms, or 5 calls, at least."""
+    return max(_LEAST_IN_A_ROW, min(_IN_A_ROW, int(_IN_A_ROW_SECONDS / took)))
 
 
 def _queued(took: float) -> int:

@@ -11,12 +11,12 @@ struct AddMulAdd : Scalars<0> {
   MF_INLINE F operator()(F x, F y, F z, F w) const { return (x + y) * z + w; }
 };
 
-// Gradients of x (also that of y), z and w.
+// Gradients of x (also that of y) and z. That of w is the incoming one.
 template <class F>
 struct AddMulAddBackward : Scalars<0> {
   MF_INLINE explicit AddMulAddBackward(const F*) {}
-  MF_INLINE Pack<F, 3> operator()(F grad, F x, F y, F z) const {
-    return {grad * z, grad * (x + y), grad};
+  MF_INLINE Pack<F, 2> operator()(F grad, F x, F y, F z) const {
+    return {grad * z, grad * (x + y)};
   }
 };
 

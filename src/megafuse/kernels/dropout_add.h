@@ -6,20 +6,20 @@
 namespace mf {
 
 template <class F, bool kTraining>
-struct DropoutAdd : ScalarsAndDraws<1> {
+struct DropoutAdd : ScalarsAndDraws<1, kTraining> {
   Dropout<F, kTraining> dropout;
   MF_INLINE explicit DropoutAdd(const F* s) : dropout(s[0]) {}
-  MF_INLINE F operator()(F x, F residual, u32 drawn) const {
+  MF_INLINE F operator()(F x, F residual, u32 drawn = 0) const {
     return x * dropout.factor(drawn) + residual;
   }
 };
 
 // The gradient of x.
 template <class F, bool kTraining>
-struct DropoutAddBackward : ScalarsAndDraws<1> {
+struct DropoutAddBackward : ScalarsAndDraws<1, kTraining> {
   Dropout<F, kTraining> dropout;
   MF_INLINE explicit DropoutAddBackward(const F* s) : dropout(s[0]) {}
-  MF_INLINE F operator()(F grad, u32 drawn) const { return grad * dropout.factor(drawn); }
+  MF_INLINE F operator()(F grad, u32 drawn = 0) const { return grad * dropout.factor(drawn); }
 };
 
 }  // namespace mf

@@ -24,17 +24,19 @@ struct Dropout {
 // Multiplies by 0 rather than selecting 0, so that a dropped NaN or Inf gives NaN as PyTorch's
 // does.
 template <class F, bool kTraining>
-struct DropoutRelu : ScalarsAndDraws<1> {
+struct DropoutRelu : ScalarsAndDraws<1, kTraining> {
   Dropout<F, kTraining> dropout;
   MF_INLINE explicit DropoutRelu(const F* s) : dropout(s[0]) {}
-  MF_INLINE F operator()(F x, u32 drawn) const { return Relu::value(x) * dropout.factor(drawn); }
+  MF_INLINE F operator()(F x, u32 drawn = 0) const {
+    return Relu::value(x) * dropout.factor(drawn);
+  }
 };
 
 template <class F, bool kTraining>
-struct DropoutReluBackward : ScalarsAndDraws<1> {
+struct DropoutReluBackward : ScalarsAndDraws<1, kTraining> {
   Dropout<F, kTraining> dropout;
   MF_INLINE explicit DropoutReluBackward(const F* s) : dropout(s[0]) {}
-  MF_INLINE F operator()(F grad, F x, u32 drawn) const {
+  MF_INLINE F operator()(F grad, F x, u32 drawn = 0) const {
     return x <= F(0) ? F(0) : grad * dropout.factor(drawn);
   }
 };

@@ -443,7 +443,8 @@ struct GemmSm90 {
 
 // ---- epilogues
 
-// act(A B + bias) + residual, and A B + bias itself where the backward wants it.
+// act(A B + bias) + residual, and A B + bias itself where the backward wants it: then act is of
+// that as it is stored, so that a backward can work it out again and find the same numbers.
 template <class T, class Act, bool kBias, bool kResidual, bool kPre>
 struct LinearEpilogue {
   const T* bias;
@@ -460,6 +461,10 @@ struct LinearEpilogue {
   __device__ __forceinline__ void finish(float (&v)[2], float (&before)[2], float2 columns,
                                          float2 rows) const {
     if constexpr (kBias) v[0] += columns.x, v[1] += columns.y;
+    if constexpr (kPre) {
+      const float2 stored = pair_of<T>(pair<T>(v[0], v[1]));
+      v[0] = stored.x, v[1] = stored.y;
+    }
     before[0] = v[0], before[1] = v[1];
     v[0] = Act::value(v[0]), v[1] = Act::value(v[1]);
     if constexpr (kResidual) v[0] += rows.x, v[1] += rows.y;

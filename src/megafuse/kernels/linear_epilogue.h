@@ -1,4 +1,6 @@
-// linear_epilogue: what follows a GEMM. pre = x + bias, out = act(pre) + residual
+// linear_epilogue: what follows a GEMM. pre = x + bias, out = act(pre) + residual. Where pre is
+// kept, out is that of pre as it is stored (Pre), so that a backward that works out act(pre) again
+// finds the forward's numbers.
 #pragma once
 
 #include "activations.h"
@@ -18,11 +20,11 @@ struct NoAct {
 };
 
 // out and pre.
-template <class F, class Act>
+template <class F, class Act, class Pre = F>
 struct LinearEpilogue : Scalars<0> {
   MF_INLINE explicit LinearEpilogue(const F*) {}
   MF_INLINE Pack<F, 2> operator()(F x, F bias, F residual) const {
-    const F pre = x + bias;
+    const F pre = Rounded<Pre>::to(x + bias);
     return {Act::value(pre) + residual, pre};
   }
 };

@@ -14,7 +14,7 @@
 //   scalar[0..m)             doubles
 //   random[0..5)             where the random numbers come from (random.h)
 //
-// On the GPU size[0] counts vectors, not elements.
+// On the GPU size[0] counts vectors, not elements, unless vectors are cut across rows.
 #pragma once
 
 #include "portable.h"
@@ -26,7 +26,11 @@ namespace mf {
 //   'c' consecutive elements   'b' one element, broadcast
 //   's' a stride               'v' no memory: the word is the value
 //   'n' an output nobody wants
-// An output holds the functor's kResult-th result.
+// and on the GPU
+//   'u' consecutive elements that start at any address (rows)
+//   'e' each element where the strides say: vectors are cut across rows (pointwise)
+// An output holds the functor's kResult-th result, or where that is -1 the incoming gradient, the
+// first input: the gradient of an argument that is merely added.
 template <class Stored, char kWalk, int kResult = 0>
 struct Operand {
   using T = Stored;
@@ -58,10 +62,58 @@ struct At<0, Operands<First, Rest...>> {
   using type = First;
 };
 
+// How many numbers a functor's result is: one, or a Pack's.
+template <class F>
+struct Count {
+  static constexpr int value = 1;
+};
+template <class F, int N>
+struct Count<Pack<F, N>> {
+  static constexpr int value = N;
+};
+
+// One result or several: result(r, i) is the i-th, or for -1 the last.
+template <class F>
+MF_INLINE F result(F value, int) {
+  return value;
+}
+template <class F, int N>
+MF_INLINE F result(const Pack<F, N>& pack, int i) {
+  return pack[i < 0 ? N + i : i];
+}
+
+// A backward functor that returns the incoming gradient too, as its last result.
+template <class Fn, class F>
+struct Passing : Fn {
+  using Fn::Fn;
+  template <class... In>
+  MF_INLINE auto operator()(F grad, In... in) const {
+    auto made = Fn::operator()(grad, in...);
+    constexpr int kMade = Count<decltype(made)>::value;
+    Pack<F, kMade + 1> all;
+    for (int i = 0; i < kMade; ++i) all[i] = result(made, i);
+    all[kMade] = grad;
+    return all;
+  }
+};
+template <bool kPasses, class Fn, class F>
+struct WithGradient {
+  using type = Fn;
+};
+template <class Fn, class F>
+struct WithGradient<true, Fn, F> {
+  using type = Passing<Fn, F>;
+};
+template <class... Outs>
+MF_INLINE constexpr bool has_passed_gradient(Operands<Outs...>) {
+  return ((Outs::result < 0) || ...);
+}
+
 // A functor over Compute (float or double) with everything fixed at compile time.
 template <class Fn, class F, int kDims, class Outs, class Ins>
 struct Kernel {
-  using Functor = Fn;
+  using Declared = Fn;
+  using Functor = typename WithGradient<has_passed_gradient(Outs()), Fn, F>::type;
   using Compute = F;
   using Outputs = Outs;
   using Inputs = Ins;
@@ -81,17 +133,17 @@ struct Kernel {
   static constexpr int words = rng + (random ? Random::words : 0);
 };
 
-// Functors inherit what they need: Scalars<2> has two run-time numbers, Draws adds
-// a random word per element as the functor's last argument.
+// Functors inherit what they need: Scalars<2> has two run-time numbers, ScalarsAndDraws adds a
+// random word per element as the functor's last argument, where its flag says so.
 template <int N>
 struct Scalars {
   static constexpr int scalars = N;
   static constexpr bool random = false;
 };
-template <int N>
+template <int N, bool kDraws>
 struct ScalarsAndDraws {
   static constexpr int scalars = N;
-  static constexpr bool random = true;
+  static constexpr bool random = kDraws;
 };
 
 // A functor with its scalars read from the words. Functors take them as a pointer.
@@ -103,16 +155,6 @@ MF_INLINE typename K::Functor make_functor(const u64* words) {
   return typename K::Functor(scalars);
 }
 
-// One result or several: result(r, i) is the i-th.
-template <class F>
-MF_INLINE F result(F value, int) {
-  return value;
-}
-template <class F, int N>
-MF_INLINE F result(const Pack<F, N>& pack, int i) {
-  return pack[i];
-}
-
 // The value of an operand that does not move along the innermost dimension.
 template <class Op, class F>
 MF_INLINE F fixed_value(u64 word, i64 offset) {
@@ -121,5 +163,37 @@ MF_INLINE F fixed_value(u64 word, i64 offset) {
     return cast<F>(reinterpret_cast<const typename Op::T*>(word)[offset]);
   return F(0);
 }
+
+// How many results a call of the declared functor with a kernel's inputs has, 0 where there is no
+// such call. runtime/render.py asserts what it should be.
+struct NotCallable {};
+template <>
+struct Count<NotCallable> {
+  static constexpr int value = 0;
+};
+template <class T>
+MF_DECLARED T some();
+template <class T, int>
+struct Each {
+  using type = T;
+};
+template <bool>
+struct Draws {};
+
+template <class K>
+struct Call {
+  using F = typename K::Compute;
+  template <class Fn, int... I>
+  MF_DECLARED static auto of(Indices<I...>, Draws<false>)
+      -> decltype(some<const Fn&>()(some<typename Each<F, I>::type>()...));
+  template <class Fn, int... I>
+  MF_DECLARED static auto of(Indices<I...>, Draws<true>)
+      -> decltype(some<const Fn&>()(some<typename Each<F, I>::type>()..., u32()));
+  template <class Fn>
+  MF_DECLARED static NotCallable of(...);
+  using Made = decltype(of<typename K::Declared>(typename MakeIndices<K::inputs>::type(),
+                                                 Draws<K::random>()));
+  static constexpr int results = Count<Made>::value;
+};
 
 }  // namespace mf

@@ -5,8 +5,10 @@
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define MF_INLINE __host__ __device__ __forceinline__
+#define MF_DECLARED __host__ __device__  // a function that is never called, for decltype alone
 #else
 #define MF_INLINE inline __attribute__((always_inline))
+#define MF_DECLARED
 #endif
 
 #if defined(__CUDA_ARCH__)

@@ -6,10 +6,19 @@
 
 namespace mf {
 
+// Whether a division costs more than a reciprocal and its correction. Not on Arm: a Neoverse-N1
+// divides while it does the rest, 0.69 ns an element against 0.90.
+#if defined(__aarch64__) && !MF_ON_GPU
+constexpr bool kDivisionIsSlow = false;
+#else
+constexpr bool kDivisionIsSlow = true;
+#endif
+
 // How x / scale is computed. All three give what PyTorch gives there, bit for bit.
 enum class Divide {
   kDirect,      // IEEE division
-  kUniform,     // scale is the same along the row: its reciprocal and one correction, no division
+  kUniform,     // scale is the same along the row: its reciprocal and one correction where a
+                // division is slow
   kReciprocal,  // x * scale, scale being its reciprocal already, taken in double: what PyTorch's
                 // CUDA kernel does when scale is a number
 };
@@ -26,7 +35,7 @@ struct QuantizeInt8 : Scalars<0> {
     F quotient;
     if constexpr (kDivide == Divide::kReciprocal) {
       quotient = x * scale;
-    } else if constexpr (kDivide == Divide::kUniform) {
+    } else if constexpr (kDivide == Divide::kUniform && kDivisionIsSlow) {
       // The condition is the same for the whole row, so the compiler makes two loops of it.
       if (abs(scale) > F(1e-30) && abs(scale) < F(1e30)) {
         const F inverse = F(1) / scale;

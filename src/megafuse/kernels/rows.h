@@ -18,8 +18,9 @@
 //                                 pass; the others are late: they are the same for all rows
 //                                 (weights), and read where they are used
 //   kept                          how many numbers are kept of an element, as Pack<F, kept>
-//   keeps_inputs                  whether these are the early inputs as they are, in their order,
-//                                 and no step changes them
+//   keeps_inputs                  whether no step changes these, so that `load` may be called again
+//   pivots                        whether the GPU starts a piece around one of its elements:
+//                                 around(x), x what is kept of it first, in place of start()
 //   steps                         how often a piece is gone through to summarise it
 //   KeptAs                        the dtype that what is kept is rounded to, F where it is not
 //   weighs                        whether `term` takes the late inputs
@@ -54,6 +55,7 @@ struct RowFunctor {
   static constexpr int kept = kKept;
   static constexpr int steps = kSteps;
   static constexpr bool keeps_inputs = true;
+  static constexpr bool pivots = false;
   static constexpr bool weighs = false;
   static constexpr bool causal = false;
   static constexpr bool draws_late = false;
@@ -102,14 +104,47 @@ struct Neutral<kMax, Pack<F, N>> {
   }
 };
 
-// How many numbers a term is: one, or a Pack's.
-template <class F>
-struct Count {
-  static constexpr int value = 1;
-};
-template <class F, int N>
-struct Count<Pack<F, N>> {
-  static constexpr int value = N;
+// How many results a row-wise functor has of each element, 0 where its inputs do not fit, and how
+// many of each row. As Call of pointwise.h.
+template <class K>
+struct RowCall {
+  using F = typename K::Compute;
+  using Fn = typename K::Declared;
+  using Kept = Pack<F, Fn::kept>;
+  static constexpr int late = K::inputs - Fn::early - Fn::known;
+  static constexpr bool draws_early = K::random && !Fn::draws_late;
+
+  template <class G, int... I>
+  MF_DECLARED static auto load(Indices<I...>, Draws<false>)
+      -> decltype(some<const G&>().load(some<typename Each<F, I>::type>()...));
+  template <class G, int... I>
+  MF_DECLARED static auto load(Indices<I...>, Draws<true>)
+      -> decltype(some<const G&>().load(some<typename Each<F, I>::type>()..., u32()));
+  template <class G>
+  MF_DECLARED static NotCallable load(...);
+
+  template <class G, int... I>
+  MF_DECLARED static auto of(Indices<I...>, Draws<false>)
+      -> decltype(some<const G&>().result(some<Kept>(), some<typename G::Row>(),
+                                          some<typename Each<F, I>::type>()...));
+  template <class G, int... I>
+  MF_DECLARED static auto of(Indices<I...>, Draws<true>)
+      -> decltype(some<const G&>().result(some<Kept>(), some<typename G::Row>(),
+                                          some<typename Each<F, I>::type>()..., u32()));
+  template <class G>
+  MF_DECLARED static NotCallable of(...);
+
+  template <class G>
+  MF_DECLARED static auto of_row(int)
+      -> decltype(some<const G&>().row_result(some<typename G::Row>()));
+  template <class G>
+  MF_DECLARED static NotCallable of_row(...);
+
+  using Loaded = decltype(load<Fn>(typename MakeIndices<Fn::early>::type(), Draws<draws_early>()));
+  using Made = decltype(of<Fn>(typename MakeIndices<(late < 0 ? 0 : late)>::type(),
+                               Draws<K::random && Fn::draws_late>()));
+  static constexpr int results = late < 0 || Count<Loaded>::value == 0 ? 0 : Count<Made>::value;
+  static constexpr int row_results = Count<decltype(of_row<Fn>(0))>::value;
 };
 
 }  // namespace mf

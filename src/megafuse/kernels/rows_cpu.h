@@ -3,17 +3,9 @@
 // thread a range of rows, and a row of partial sums, `slot`, for what is summed over rows.
 #pragma once
 
+#include "lanes_cpu.h"
 #include "pointwise_cpu.h"
 #include "rows.h"
-
-// The elements of a vector, or of two, in another order.
-#if defined(__clang__)
-#define MF_SHUFFLE(v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
-#define MF_SHUFFLE_TWO(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define MF_SHUFFLE(v, ...) __builtin_shuffle(v, decltype(v > v){__VA_ARGS__})
-#define MF_SHUFFLE_TWO(a, b, ...) __builtin_shuffle(a, b, decltype(a > b){__VA_ARGS__})
-#endif
 
 namespace mf {
 
@@ -207,7 +199,7 @@ struct RowsCpu : PointwiseCpu<K> {
     alignas(64) F lanes[kTerms][kWide];
     for (int t = 0; t < kTerms; ++t)
       for (int lane = 0; lane < kWide; ++lane) lanes[t][lane] = Neutral<kMax, F>::value();
-    // 40,000 squares added up in lanes alone have five times eager's error, in float64.
+    // 40,000 squares added up in the lanes alone are five times as far off as eager, in float64.
     const bool in_runs = !kMax && kWide == kLanes && n > kRun;
     alignas(64) F runs[kTerms][kWide];
     if (in_runs) __builtin_memset(runs, 0, sizeof runs);
@@ -256,30 +248,6 @@ struct RowsCpu : PointwiseCpu<K> {
       functor.template fold<S>(total, sum[0], F(n));
     else
       functor.template fold<S>(total, sum, F(n));
-  }
-
-  // All lanes joined, in pairs, as rounding likes it. Spelled as vectors and shuffles: GCC 12 makes
-  // scalars of a loop over 16 lanes, whose maximum is 16 branches.
-  template <bool kMax, int kWide>
-  static MF_INLINE F across(const F (&lanes)[kWide]) {
-    Sixteen all[kWide / 16];
-    __builtin_memcpy(all, lanes, sizeof all);
-    for (int half = kWide / 32; half > 0; half /= 2)
-      for (int i = 0; i < half; ++i) all[i] = join<kMax>(all[i], all[i + half]);
-    Sixteen v = all[0];
-    v = join<kMax>(v, MF_SHUFFLE(v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
-    v = join<kMax>(v, MF_SHUFFLE(v, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3));
-    v = join<kMax>(v, MF_SHUFFLE(v, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1));
-    v = join<kMax>(v, MF_SHUFFLE(v, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0));
-    return v[0];
-  }
-  typedef F Sixteen __attribute__((vector_size(16 * sizeof(F))));
-  template <bool kMax>
-  static MF_INLINE Sixteen join(Sixteen a, Sixteen b) {
-    if constexpr (kMax)
-      return ((a > b) | (a != a)) ? a : b;
-    else
-      return a + b;
   }
 
   template <int S, int kWide>

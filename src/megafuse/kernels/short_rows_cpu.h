@@ -178,24 +178,6 @@ struct ShortRowsCpu : RowsCpu<K> {
         (kOut ? in_row : in_tile) = kOut ? in_tile : in_row;
       }
   }
-  template <class E>
-  struct Square {
-    typedef E Four __attribute__((vector_size(4 * sizeof(E))));
-    Four v[4];
-    MF_INLINE void load(int i, const E* from) { __builtin_memcpy(&v[i], from, sizeof(Four)); }
-    MF_INLINE void store(int i, E* to) const { __builtin_memcpy(to, &v[i], sizeof(Four)); }
-    MF_INLINE void turn() {
-      const Four a = MF_SHUFFLE_TWO(v[0], v[1], 0, 4, 1, 5);
-      const Four b = MF_SHUFFLE_TWO(v[2], v[3], 0, 4, 1, 5);
-      const Four c = MF_SHUFFLE_TWO(v[0], v[1], 2, 6, 3, 7);
-      const Four d = MF_SHUFFLE_TWO(v[2], v[3], 2, 6, 3, 7);
-      v[0] = MF_SHUFFLE_TWO(a, b, 0, 1, 4, 5);
-      v[1] = MF_SHUFFLE_TWO(a, b, 2, 3, 6, 7);
-      v[2] = MF_SHUFFLE_TWO(c, d, 0, 1, 4, 5);
-      v[3] = MF_SHUFFLE_TWO(c, d, 2, 3, 6, 7);
-    }
-  };
-
   template <class Op>
   MF_INLINE Access access(int operand, int row) const {
     const i64 at = place_of[operand][row];
@@ -249,8 +231,8 @@ struct ShortRowsCpu : RowsCpu<K> {
     using Term =
         decltype(functor.template term<S>(*static_cast<Kept*>(nullptr), totals[0], F(L)...));
     constexpr int kTerms = Count<Term>::value;
-    // Of kRun columns, and of 1, 2, 4... times as many: sums are joined in pairs, as rounding likes
-    // it.
+    // Sums of kRun columns, and of 1, 2, 4... times as many: two of a size are added as soon as
+    // there are two, so that rounding errors grow with the logarithm of the length.
     alignas(64) F sums[kTerms][kSide], pairs[kLevels][kTerms][kSide];
     auto clear = [&]() __attribute__((always_inline)) {
       for (int t = 0; t < kTerms; ++t)

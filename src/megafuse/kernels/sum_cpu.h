@@ -80,7 +80,7 @@ struct SumCpu : PointwiseCpu<K> {
   template <int O>
   MF_INLINE void flush_row(i64 k, int n) {
     if constexpr (Out<O>::walk == 'r') {
-      while (n > 1) {  // in pairs, as rounding likes it
+      while (n > 1) {  // in pairs: rounding errors grow with the logarithm of n
         const int half = (n + 1) / 2;
         for (int i = 0; i + half < n; ++i) sums[O][i] += sums[O][i + half];
         n = half;

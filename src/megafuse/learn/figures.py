@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -43,11 +43,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Bar:
-    """A value with a name; `note` is said instead of the value and its unit."""
+    """A value with a name; `note` is said instead of the value and its unit. `look` is a class of
+    the report page."""
 
     label: str
     value: float
     note: str = ""
+    look: str = "s0"
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def bars(
             drawing.append(_text("100%", y + 13, right, "", "end") if right else "")
             y += _LINE
         drawing.append(
-            f'<g class="s0"><rect class="fill" x="0" y="{y + 2}" height="12" rx="1.5" '
+            f'<g class="{bar.look}"><rect class="fill" x="0" y="{y + 2}" height="12" rx="1.5" '
             f'width="{_percent(100 * bar.value / longest)}" fill="currentColor"/></g>'
         )
         if roof is not None:
@@ -227,8 +229,10 @@ def lines(
     series: Mapping[str, Sequence[float]],
     x_label: str,
     y_label: str,
+    looks: Sequence[str] = (),
 ) -> Figure:
-    """Curves over a logarithmic x axis; y begins at zero."""
+    """Curves over a logarithmic x axis; y begins at zero. `looks` are classes of the report page,
+    for each curve; else they have its colours in order."""
     if not x or not series:
         raise ValueError(f"{title}: nothing to draw, expected values of x and at least one series")
     for value in x:
@@ -240,18 +244,19 @@ def lines(
             _require(title, name, value)
     across = _Scale.of(x, logarithmic=True)
     ticks = _ticks(max(v for values in series.values() for v in values))
-    legend, y = _legend(series)
+    looks = looks or [f"s{i % _COLOURS}" for i in range(len(series))]
+    legend, y = _legend(series, looks)
     drawing = [legend, _text("0", y + 13, y_label)]
     y += 2 * _LINE
     up = _Scale(0.0, ticks[-1], False)
     for tick in ticks:
         drawing.append(_gridline(y + _height(up, tick), _figures(tick)))
-    for i, values in enumerate(series.values()):
+    for look, values in zip(looks, series.values(), strict=True):
         places = [
             (_percent(_inset(across.at(a))), y + _height(up, b))
             for a, b in sorted(zip(x, values, strict=True))
         ]
-        drawing.append(f'<g class="s{i % _COLOURS}">{_curve(places)}{_marks(places)}</g>')
+        drawing.append(f'<g class="{look}">{_curve(places)}{_marks(places)}</g>')
     y += _PLOT + _LINE
     drawing += [_text(at, y, tick, "", anchor) for at, tick, anchor in _x_ticks(x, across)]
     drawing.append(_text("100%", y + _LINE, x_label, "", "end"))
@@ -262,13 +267,12 @@ def lines(
     return _figure(title, caption, "".join(drawing), y + _LINE + 6, told)
 
 
-def _legend(names: Mapping[str, object]) -> tuple[str, int]:
+def _legend(names: Iterable[str], looks: Sequence[str]) -> tuple[str, int]:
     """A line for each name, wrapped, and how high they are together."""
     drawing, y = [], 0
-    for i, name in enumerate(names):
+    for look, name in zip(looks, names, strict=True):
         drawing.append(
-            f'<g class="s{i % _COLOURS}"><circle cx="6" cy="{y + 9}" r="4.5" fill="currentColor"/>'
-            "</g>"
+            f'<g class="{look}"><circle cx="6" cy="{y + 9}" r="4.5" fill="currentColor"/></g>'
         )
         for line in textwrap.wrap(name, _WIDEST - 3) or [""]:
             drawing.append(_text("18", y + 13, line))

@@ -1,8 +1,8 @@
 """An op's arguments: what its signature says, the words of every error about them, and what the
 dispatcher gets for numbers.
 
-The host runtime notices that something is wrong; the words are here, in one place, so that the
-reference path gives the same ones.
+The host runtime notices that something is wrong; the words of the error are here alone, so that
+the reference path gives the same ones.
 """
 
 from __future__ import annotations
@@ -300,7 +300,8 @@ def as_tensors(
     args: tuple[Any, ...], numbers: list[int], divisor: int | None
 ) -> tuple[tuple[Any, ...], bool]:
     """Zero-dimensional tensors for `numbers`, as the dispatcher wants, and whether the others got
-    a dimension: beside such tensors a number would have a say in the result's dtype.
+    a dimension: a number never changes the result's dtype, but as a tensor it would, beside tensors
+    that have no dimensions either.
 
     float32 loses nothing: kernels compute in it unless a tensor is float64, and then the number
     is made float64 too. But PyTorch's CUDA kernels take the reciprocal of a divisor in float64.

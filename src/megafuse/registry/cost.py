@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from megafuse.registry import Op
+    from megafuse.registry.declared import Op
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from megafuse.registry import Op
+    from megafuse.registry.declared import Op
 
 
 def vjp(
@@ -30,7 +30,7 @@ def vjp(
     models = [first if t is None else t for t in like]
     numbers = {a.name: v for a, v in zip(op.arguments, args, strict=True) if not a.is_tensor}
     known = numbers | dict(zip(op.saves, saved, strict=True))
-    if not op.pointwise and op.draws(known):
+    if op.draws(known):
         raise RuntimeError(
             f"megafuse.{op.name}: with dropout it cannot be differentiated twice, nor where only "
             f"the forward pass had a kernel. Use p=0.0, training=False or megafuse.reference."
@@ -56,7 +56,7 @@ def _through_reference(
     models: Sequence[Tensor],
     wanted: Sequence[bool],
 ) -> Sequence[Tensor | None]:
-    # An argument that was not saved, one that is merely added, has no say in the gradients.
+    # An argument that was not saved is merely added: the gradients do not depend on its value.
     chosen = {
         name: known[name] if name in known else torch.zeros_like(model)
         for name, model, want in zip(op.grads, models, wanted, strict=True)

@@ -46,6 +46,7 @@ function drawSpeedup(rows, present) {
     const rivals = present.filter(
         (one) => !isYardstick(one) && rows.some((row) => row.subject !== one.name),
     );
+    byId("speedup-title").textContent = `Speed-up against size, ${clockWord(choice.clock)}`;
     put("speedup", speedupPanels(rows, choice.clock, lookOf), rivals);
 }
 

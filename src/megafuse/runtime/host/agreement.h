@@ -10,8 +10,6 @@ namespace megafuse {
 
 // The arguments do not fit the op; `explain` will say how (Python has the words).
 struct BadArguments {};
-// The call is right but nothing here computes it; the reference does.
-struct UseReference {};
 
 inline bool is_kernel_dtype(at::ScalarType dtype) {
   switch (dtype) {
@@ -51,6 +49,14 @@ inline bool can_build_for(c10::DeviceType type) {
   return (answer = PyObject_IsTrue(result.object)) == 1;
 }
 
+// The same for one op, once one of its kernels has turned out to be unbuildable. From then on
+// neither its forward nor its backward has kernels: one must not read what the other's reference
+// never wrote.
+inline bool can_build_for(const Op& op, c10::DeviceType type) {
+  return C10_LIKELY(!op.unbuildable[type == at::kCUDA].load(std::memory_order_relaxed)) &&
+         can_build_for(type);
+}
+
 // PyTorch's type promotion: tensors with dimensions decide, zero-dimensional ones only
 // where they are of a higher category, Python numbers not at all.
 class Promotion {
@@ -75,7 +81,8 @@ class Promotion {
 };
 
 // Whether a kernel that knows x's, the divisor's and the common dtype rounds their quotient as
-// PyTorch does: a divisor of no dimensions has no say in it, an x of none only among others.
+// PyTorch does. A zero-dimensional divisor does not change the quotient's dtype, and a
+// zero-dimensional x does only beside other zero-dimensional tensors.
 inline bool can_round_quotient(const at::Tensor& x, const at::Tensor* divisor,
                                at::ScalarType common) {
   return x.dim() > 0 && (!divisor || divisor->dim() > 0 || x.scalar_type() == common ||
@@ -191,7 +198,7 @@ inline Agreement agree(const Call& call) {
     if (op.args[arg].optional && std::isnan(number)) continue;
     if (!(number >= op.args[arg].least && number <= op.args[arg].most)) throw BadArguments{};
   }
-  if (!can_build_for(a.device.type())) throw UseReference{};
+  if (!can_build_for(op, a.device.type())) throw UseReference{};
   return a;
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "attention_call.h"
+#include "cpu_features.h"
 
 namespace megafuse {
 
@@ -17,17 +18,17 @@ struct AttentionCpuKernel {
   int64_t (*scratch)(int64_t dim, int64_t keys, int64_t together);
 
   static AttentionCpuKernel find(bool backward, at::ScalarType dtype, const at::Tensor& mask) {
-    static std::shared_mutex mutex;
+    static Mutex mutex;
     static auto* const known = new std::map<std::array<int, 3>, AttentionCpuKernel>;
     const std::array<int, 3> key{backward, int(dtype),
                                  mask.defined() ? int(mask.scalar_type()) : -1};
     {
-      std::shared_lock<std::shared_mutex> lock(mutex);
+      std::shared_lock<Mutex> lock(mutex);
       const auto found = known->find(key);
       if (found != known->end()) return found->second;
     }
     const AttentionCpuKernel kernel = build(backward, dtype, mask);
-    std::unique_lock<std::shared_mutex> lock(mutex);
+    std::unique_lock<Mutex> lock(mutex);
     return known->emplace(key, kernel).first->second;
   }
 
@@ -140,29 +141,31 @@ class AttentionCpuRun {
   int64_t threads = 1;
 };
 
-// Whether this CPU multiplies bfloat16 matrices, as torch's kernel then does and ours does not.
-inline bool cpu_has_amx() {
-#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 11)
-  static const bool has = [] {
-    __builtin_cpu_init();
-    return bool(__builtin_cpu_supports("amx-bf16"));
-  }();
-  return has;
+// Where torch's tiled kernel is the faster one, on a Sapphire Rapids (ours against torch's, ms on
+// one core, 24 heads of 512 x 64): float32 14.0 to 15.6, causal 8.5 to 15.9, backward 34 to 41;
+// bfloat16 13.5 to 5.9, causal 8.0 to 6.4, backward 32 to 39. A few queries leave most of our SIMD
+// lanes empty: 1 x 1024 takes us 4.7, torch 2.1, and 384 heads of 8 x 8 0.83 to 0.63.
+//
+// On one core of a Neoverse-N1, float32: 12 heads of 512 x 64 35.6 to 32.5, causal 20.7 to 36.2,
+// backward 78 to 79; 32 heads of 64 x 64 1.72 to 1.58, 16 of 128 x 128 5.8 to 5.3, of 128 x 64 3.2
+// to 3.6. In 16 bits torch's takes 9 to 170 times as long.
+inline bool torch_is_faster_on_arm(const AttentionCall& c) {
+#ifdef __aarch64__
+  const bool ours_is = c.keys() > 64 && c.keys() < 256 && c.dim() <= 64;
+  return c.q.scalar_type() == at::kFloat && !c.causal && !c.mask.defined() && !ours_is;
 #else
   return false;
 #endif
 }
 
-// Where torch's tiled kernel is the faster one, on a Sapphire Rapids (ours against torch's, ms on
-// one core, 24 heads of 512 x 64): float32 14.0 to 15.6, causal 8.5 to 15.9, backward 34 to 41;
-// bfloat16 13.5 to 5.9, causal 8.0 to 6.4, backward 32 to 39. A few queries leave most of our SIMD
-// lanes empty: 1 x 1024 takes us 4.7, torch 2.1, and 384 heads of 8 x 8 0.83 to 0.63.
 inline bool torch_is_faster(const AttentionCall& c, bool backward) {
   if (c.grouped()) return false;  // torch would copy k and v for each head
   const at::ScalarType dtype = c.q.scalar_type();
-  const bool amx = dtype == at::kBFloat16 && cpu_has_amx();
+  const bool amx = dtype == at::kBFloat16 && CpuFeatures::get().amx;
   const bool few = c.queries() <= 8 || (c.queries() <= 16 && c.keys() <= 16);
-  if (!backward) return few || amx;
+  // Without instructions for them torch's products in 16 bits are oneDNN's reference.
+  if (is_half(dtype) && !library_multiplies(dtype)) return false;
+  if (!backward) return few || amx || torch_is_faster_on_arm(c);
   if (dtype == at::kHalf || dtype == at::kBFloat16) return amx && !c.causal && c.queries() >= 1024;
   return few && c.keys() >= 64 && !c.causal;
 }

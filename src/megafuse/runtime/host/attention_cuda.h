@@ -27,15 +27,15 @@ struct AttentionCudaKernel {
   };
 
   static AttentionCudaKernel find(const Variant& variant) {
-    static std::shared_mutex mutex;
+    static Mutex mutex;
     static auto* const known = new std::map<decltype(variant.key()), AttentionCudaKernel>;
     {
-      std::shared_lock<std::shared_mutex> lock(mutex);
+      std::shared_lock<Mutex> lock(mutex);
       const auto found = known->find(variant.key());
       if (C10_LIKELY(found != known->end())) return found->second;
     }
     const AttentionCudaKernel kernel = build(variant);
-    std::unique_lock<std::shared_mutex> lock(mutex);
+    std::unique_lock<Mutex> lock(mutex);
     return known->emplace(variant.key(), kernel).first->second;
   }
 

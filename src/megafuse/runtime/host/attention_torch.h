@@ -84,12 +84,12 @@ class TorchAttention {
   // Runs it if torch would and it has not failed before; what throws is not asked again.
   template <class Run>
   bool attempt(TorchKernel kernel, bool backward, const Run& run) const {
-    static std::mutex mutex;
+    static Mutex mutex;
     static auto* const failed = new std::unordered_set<uint64_t>;
     static std::atomic<bool> any_failed{false};
     const uint64_t key = key_of(kernel, backward);
     if (any_failed.load(std::memory_order_relaxed)) {
-      std::lock_guard<std::mutex> lock(mutex);
+      std::lock_guard<Mutex> lock(mutex);
       if (failed->count(key)) return false;
     }
     if (!takes(kernel, backward)) return false;
@@ -102,7 +102,7 @@ class TorchAttention {
     } catch (const c10::AcceleratorError&) {
       throw;
     } catch (const c10::Error&) {
-      std::lock_guard<std::mutex> lock(mutex);
+      std::lock_guard<Mutex> lock(mutex);
       failed->insert(key);
       any_failed = true;
       return false;

@@ -18,8 +18,9 @@ using torch::autograd::variable_list;
 
 Gradients dispatch_backward(const BackwardCall& b);  // dispatch.h
 
-// Pointwise gradients mostly are like the incoming one; others are told by their argument, which
-// should not be held twice: hooks may have moved the saved one elsewhere.
+// A gradient's shape and dtype are its argument's. Pointwise ops keep those arguments that differ
+// from the output. Other ops save most of theirs anyway and ask the saved one: holding the argument
+// as well would keep its memory where a saved-tensor hook moved it to another device.
 inline bool like_is_saved(const Op& op, const Grad& grad) {
   return !op.pointwise() && grad.saved_at >= 0;
 }
@@ -73,7 +74,8 @@ struct FusedBackward : Node {
     };
     if (!differentiate || !at::GradMode::is_enabled()) return run(b);
     if (!op.random || !op.pointwise()) return python_vjp(b);
-    // What a random pointwise op multiplies its gradient by does not change with its argument.
+    // The gradient of a random pointwise op is the incoming one times a factor, 0 or constant, that
+    // the fused backward gives for ones: that product is what is differentiated again.
     const at::Tensor grad = b.grads[0];
     b.grads[0] = at::ones_like(grad);
     Gradients factors;
@@ -94,8 +96,8 @@ struct FusedBackward : Node {
   }
 };
 
-// An edge holds its node by shared_ptr up to some torch release and by intrusive_ptr after it
-// (2.13 has the latter); this follows whichever it is.
+// An edge holds its node by shared_ptr in older releases of torch and by intrusive_ptr in newer
+// ones (2.13); this makes the one that the headers declare.
 using NodePointer = decltype(torch::autograd::Edge::function);
 template <class Pointer, class N>
 std::pair<Pointer, N*> new_node() {
@@ -116,7 +118,7 @@ inline bool wants_grad(const Call& call) {
   return false;
 }
 
-// Makes the outputs remember how they came about.
+// Hangs a node for the backward pass on the outputs.
 inline void record(const Call& call, const Results& results, const RandomState& random) {
   const Op& op = *call.op;
   const at::Tensor& out = results[0];

@@ -26,8 +26,9 @@ class Backward {
       use_double |= t.scalar_type() == at::kDouble;
       reads.push_back(strides_in(shape, t.sizes(), t.strides()));
     }
-    // Random numbers go by the place in the index space, so their ops must walk it as the
-    // forward did: in the order of the saved argument, whatever the gradient's.
+    // An element's random number depends on its place in the index space, so the backward of such
+    // an op must walk it as the forward did: in the order of the saved argument's dimensions,
+    // whatever the gradient's is.
     at::ArrayRef<Shape> deciding = reads;
     order = memory_order(shape, op.random ? deciding.slice(1) : deciding);
   }
@@ -48,7 +49,7 @@ class Backward {
       return std::move(gradients);
     }
     if (!summed.empty() && !launch(whole, summed)) {
-      // Sums of a form the kernel does not take: write them whole, then add them up.
+      // No kernel sums along these dimensions: write the gradients whole, then add them up.
       whole.append(summed.begin(), summed.end());
       TORCH_CHECK(launch(whole, {}), "megafuse.", op.name, ": too many dimensions");
       for (int i : summed)
@@ -73,6 +74,10 @@ class Backward {
         arg >= 0 && op.args[arg].kind == ArgKind::kTensorOrNumber && t.dim() == 0 && grad.dim() > 0;
     return t.is_cpu() && (grad.is_cuda() || number);
   }
+  // Which result of the functor it is; -1 is the incoming gradient (kernels/pointwise.h).
+  int8_t result_of(int i) const {
+    return op.grads[i].passthrough ? int8_t(-1) : int8_t(op.grads[i].result);
+  }
   at::ScalarType dtype_of(int i) const {
     return b.like[i].defined() ? b.like[i].scalar_type() : grad.scalar_type();
   }
@@ -88,7 +93,7 @@ class Backward {
     for (int i : whole) {
       // Gradients that are the same result in the same dtype share their memory.
       const auto* twin = std::find_if(written.begin(), written.end(), [&](int w) {
-        return op.grads[w].result == op.grads[i].result && dtype_of(w) == dtype_of(i);
+        return result_of(w) == result_of(i) && dtype_of(w) == dtype_of(i);
       });
       if (twin != written.end()) {
         gradients[i] = gradients[*twin];
@@ -96,16 +101,14 @@ class Backward {
       }
       gradients[i] = allocate(shape, is_logical(order) ? at::IntArrayRef() : at::IntArrayRef(dense),
                               dtype_of(i), grad.device());
-      space.add(dtype_of(i), 'c', gradients[i].mutable_data_ptr()).result =
-          int8_t(op.grads[i].result);
+      space.add(dtype_of(i), 'c', gradients[i].mutable_data_ptr()).result = result_of(i);
       strides.push_back(dense);
       written.push_back(i);
     }
     const at::ScalarType compute = use_double ? at::kDouble : at::kFloat;
     c10::SmallVector<at::ScalarType, 4> dtypes;
     for (int i : summed) {
-      space.add(sum_dtype(grad.device(), use_double), 'r', nullptr).result =
-          int8_t(op.grads[i].result);
+      space.add(sum_dtype(grad.device(), use_double), 'r', nullptr).result = result_of(i);
       strides.push_back(packed_strides(b.like[i].sizes()));
       dtypes.push_back(dtype_of(i));
     }

@@ -4,6 +4,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <memory>
@@ -61,7 +62,8 @@ inline std::vector<c10::IValue> pop_args(const Op& op, torch::jit::Stack* stack)
   return args;
 }
 
-// Outputs, kept results (empty ones where nothing was kept), and the random state last.
+// Outputs, kept results (empty ones where nothing was kept), and the random state last: zeros where
+// nothing was drawn, so that two calls return the same.
 inline void push_results(const Op& op, torch::jit::Stack* stack, Results results,
                          at::Tensor random) {
   const at::TensorOptions options = results[0].options();
@@ -70,7 +72,7 @@ inline void push_results(const Op& op, torch::jit::Stack* stack, Results results
     stack->emplace_back(t.defined() ? std::move(t) : at::empty({0}, options));
   if (op.random)
     stack->emplace_back(random.defined() ? std::move(random)
-                                         : at::empty({2}, options.dtype(at::kLong)));
+                                         : at::zeros({2}, options.dtype(at::kLong)));
 }
 
 struct BoxedForward : c10::OperatorKernel {
@@ -84,7 +86,7 @@ struct BoxedForward : c10::OperatorKernel {
     try {
       const Call call = read_stack(*op, args);
       const Agreement agreement = agree(call);
-      if (op->random) {
+      if (draws(call)) {
         random = draw_state(agreement.device);
         random.kept = allocate({2}, {}, at::kLong, agreement.device);
         random.words[4] = reinterpret_cast<uint64_t>(random.kept.mutable_data_ptr());
@@ -112,31 +114,41 @@ struct BoxedAutograd : c10::OperatorKernel {
       explain(*op, args);
     }
     const bool differentiate = wants_grad(call);
-    for (int arg : op->tensors)
-      if (const at::Tensor* t = call.tensor[arg];
-          t && (t->_fw_grad(/*level=*/0).defined() || (differentiate && t->is_inference()))) {
-        // Forward mode and tensors that cannot be saved are PyTorch's business.
-        torch::jit::drop(*stack, args.size());
-        push_results(*op, stack, call_reference(*op, args, /*keep=*/false), {});
-        return;
-      }
+    auto by_reference = [&](size_t on_stack) {
+      torch::jit::drop(*stack, on_stack);
+      push_results(*op, stack, call_reference(*op, args, /*keep=*/false), {});
+    };
+    bool cuda = false;
+    for (int arg : op->tensors) {
+      const at::Tensor* t = call.tensor[arg];
+      if (!t) continue;
+      cuda |= t->is_cuda();
+      // Forward mode and tensors that cannot be saved are left to PyTorch.
+      if (t->_fw_grad(/*level=*/0).defined() || (differentiate && t->is_inference()))
+        return by_reference(args.size());
+    }
+    const c10::DeviceType device = cuda ? at::kCUDA : at::kCPU;
+    if (differentiate && !can_build_for(*op, device)) return by_reference(args.size());
     if (op->kept && differentiate) stack->back() = true;
     {
       at::AutoDispatchBelowADInplaceOrView below;
       handle.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
     }
     if (!differentiate) return;
+    const size_t made = size_t(op->outputs + op->kept + op->random);
+    // No kernel wrote these results, so none of ours can differentiate them.
+    if (!can_build_for(*op, device)) return by_reference(made);
     RandomState random;
     if (op->random) random.kept = stack->back().toTensor();
     Results results;
-    for (auto it = stack->end() - (op->outputs + op->kept + op->random); it != stack->end(); ++it)
+    for (auto it = stack->end() - long(made); it != stack->end(); ++it)
       results.push_back(it->toTensor());
     record(call, results, random);
   }
 };
 
-// What PyTorch's autocast does for exp and its kin: compute and answer in float32. Or for matmul
-// and its kin: compute in the dtype that the user chose.
+// What PyTorch's autocast does: for exp and the like, compute and answer in float32; for matmul and
+// the like, compute in the dtype that the user chose.
 struct BoxedAutocast : c10::OperatorKernel {
   const Op* op;
   c10::DeviceType device;
@@ -152,14 +164,14 @@ struct BoxedAutocast : c10::OperatorKernel {
       const Arg& arg = op->args[i];
       c10::IValue& value = (*stack)[first + size_t(i)];
       if (!value.isTensor()) continue;
-      // A residual is part of the sum; a norm's weight is not.
+      // The sum that a norm is of takes its dtype from x and the residual, not from the weight.
       if (!arg.own_dtype || arg.shape.leading)
         given.see(value.toTensor().scalar_type(), value.toTensor().dim() > 0);
       if (!arg.own_dtype) value = at::autocast::cached_cast(dtype, value.toTensor(), device);
     }
     handle.callBoxed(stack);
-    // float32 is what the first output is for; the others (a sum beside its norm) have the dtype
-    // that they have without autocast.
+    // Only the first output is in float32; the others (a sum beside its norm) have the dtype that
+    // they have without autocast.
     if (op->autocast_lowers) return;
     const size_t results = stack->size() - size_t(op->outputs + op->kept + op->random);
     for (int i = 1; i < op->outputs; ++i) {
@@ -192,7 +204,7 @@ inline Gradients dispatch_backward(const BackwardCall& b) {
   c10::List<bool> wanted;
   for (bool w : b.wanted) wanted.push_back(w);
   c10::IValue random;
-  if (op.random) {
+  if (drops_some(b.call)) {
     TORCH_CHECK(b.random.kept.defined() || !b.random.words[3],
                 "megafuse: this backward cannot leave the CUDA graph its forward was captured in.");
     random = b.random.kept.defined() ? b.random.kept
@@ -265,21 +277,26 @@ struct Quiet : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
+// Puts an op's kernels in the place of the stand-ins, all of them or, where that throws, none: a
+// Library that is destroyed takes back what was registered through it.
 inline void register_kernels(const Op* op) {
   static Quiet quiet;
   c10::WarningUtils::WarningHandlerGuard guard(&quiet);
-  static auto* library =
-      new torch::Library(torch::Library::IMPL, "megafuse", std::nullopt, __FILE__, __LINE__);
-  static const bool backward_registered = [] {
+  static auto* const kept = new std::vector<torch::Library>;
+  auto new_library = [] {
+    return torch::Library(torch::Library::IMPL, "megafuse", std::nullopt, __FILE__, __LINE__);
+  };
+  if (kept->empty()) {
+    torch::Library backward = new_library();
     for (auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA})
-      library->impl(
+      backward.impl(
           "backward",
           torch::dispatch(key, torch::CppFunction::makeFromBoxedFunction<&boxed_backward>()));
-    return true;
-  }();
-  (void)backward_registered;
+    kept->push_back(std::move(backward));
+  }
+  torch::Library library = new_library();
   auto add = [&](c10::DispatchKey key, auto functor) {
-    library->impl(
+    library.impl(
         op->name.c_str(),
         torch::dispatch(key, torch::CppFunction::makeFromBoxedFunctor(std::move(functor))));
   };
@@ -289,6 +306,7 @@ inline void register_kernels(const Op* op) {
   for (const auto& [key, device] : {std::pair(c10::DispatchKey::AutocastCPU, at::kCPU),
                                     {c10::DispatchKey::AutocastCUDA, at::kCUDA}})
     if (op->autocast.has(key)) add(key, std::make_unique<BoxedAutocast>(op, device));
+  kept->push_back(std::move(library));
 }
 
 }  // namespace megafuse

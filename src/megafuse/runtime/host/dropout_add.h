@@ -65,17 +65,24 @@ struct DropoutAdd : Program {
                   bool) const override {
     const at::Tensor x = as_matrix(*call.tensor[0]);
     const at::Tensor residual = as_matrix(*call.tensor[1]), out = like_sum(x, residual);
-    dropout_add(x, residual, dropout_of(call), random, out);
+    const Dropout dropout = dropout_of(call);
+    if (dropout.does_something())
+      dropout_add(x, residual, dropout, random, out);
+    else
+      finish(x, {}, Act::kNone, residual, out, {});
     return {seen_as(out, call.tensor[0]->sizes(), {})};
   }
 
   Gradients backward(const BackwardCall& b) const override {
     const at::Tensor& dy = b.grads[0];
     Gradients gradients(2);
-    if (b.wanted[0]) {
+    const Dropout dropout = dropout_of(b.call);
+    if (b.wanted[0] && dropout.does_something()) {
       const at::ScalarType dtype = b.like[0].scalar_type();
-      const at::Tensor dx = dropout_grad(as_matrix(dy), dtype, dropout_of(b.call), b.random);
+      const at::Tensor dx = dropout_grad(as_matrix(dy), dtype, dropout, b.random);
       gradients[0] = seen_as(dx, dy.sizes(), {});
+    } else if (b.wanted[0]) {
+      gradients[0] = as_added(b, 0);
     }
     if (b.wanted[1]) gradients[1] = as_added(b, 1);
     return gradients;

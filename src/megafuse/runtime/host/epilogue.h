@@ -26,8 +26,9 @@ inline void finish(const at::Tensor& x, const at::Tensor& bias, Act act, const a
   pass.write(out);
   if (pre.defined()) pass.write(pre, 1);
   pass.read(x);
-  bias.defined() ? pass.read(bias) : pass.read(0.0);
-  residual.defined() ? pass.read(residual) : pass.read(0.0);
+  // Adding -0.0 changes nothing, not even the sign of a zero.
+  bias.defined() ? pass.read(bias) : pass.read(-0.0);
+  residual.defined() ? pass.read(residual) : pass.read(-0.0);
   pass.run();
 }
 

@@ -311,12 +311,12 @@ class GemmPlan {
 
 inline void* blas_lt_handle(const BlasLt& lt, c10::Device device) {
   constexpr int kMaxDevices = 64;
-  static std::mutex mutex;
+  static Mutex mutex;
   static std::array<std::atomic<void*>, kMaxDevices> handles{};
   TORCH_CHECK(device.index() < kMaxDevices, "megafuse: too many GPUs");
   std::atomic<void*>& slot = handles[size_t(device.index())];
   if (void* handle = slot.load(std::memory_order_acquire)) return handle;
-  std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard<Mutex> lock(mutex);
   void* handle = slot.load();
   if (!handle && lt.Create(&handle) == 0) slot = handle;
   return handle;

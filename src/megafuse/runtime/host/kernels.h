@@ -8,11 +8,10 @@
 #include <torch/csrc/utils/python_stub.h>
 
 #include <atomic>
-#include <mutex>
-#include <shared_mutex>
 #include <unordered_map>
 
 #include "driver.h"
+#include "fork.h"
 #include "op.h"
 #include "space.h"
 #include "threads.h"
@@ -33,7 +32,7 @@ struct Compiled {
   void* function = nullptr;
   unsigned block = 0;     // CUDA: threads per block
   unsigned unroll = 1;    // CUDA: groups per thread and turn, or rows per block
-  unsigned max_grid = 0;  // CUDA: blocks that fill the chip as often as we want
+  unsigned max_grid = 0;  // CUDA: the most blocks of a launch
   unsigned cluster = 1;   // CUDA: blocks that share a row
   unsigned shared = 0;    // CUDA: bytes of shared memory beside what the kernel declares
 };
@@ -61,10 +60,11 @@ struct KeyHash {
   }
 };
 
-// What Python gave us (module.cpp).
+// The Python functions that setup() of module.cpp was given.
 struct PythonSide {
-  PyObject* build = nullptr;      // compiles one kernel
-  PyObject* available = nullptr;  // can kernels be built for this kind of device?
+  PyObject* build = nullptr;        // compiles one kernel
+  PyObject* available = nullptr;    // can kernels be built for this kind of device?
+  PyObject* unbuildable = nullptr;  // the exception that says that a kernel cannot be built here
 };
 inline PythonSide python_side;
 inline std::atomic<int64_t> launches{0};
@@ -80,11 +80,21 @@ struct GilAcquire {
   ~GilAcquire() { PyGILState_Release(state); }
 };
 
-// A new reference that is dropped at the end of its scope; null raises Python's error.
+// The call is right but nothing here computes it; the reference does.
+struct UseReference {};
+// The same, because a kernel cannot be built here.
+struct Unbuildable : UseReference {};
+
+// A new reference that is dropped at the end of its scope; null raises Python's error, or takes the
+// reference where that error says that a kernel cannot be built.
 struct Owned {
   PyObject* object;
   explicit Owned(PyObject* o) : object(o) {
-    if (!o) throw python_error();
+    if (C10_LIKELY(o != nullptr)) return;
+    if (!python_side.unbuildable || !PyErr_ExceptionMatches(python_side.unbuildable))
+      throw python_error();
+    PyErr_Clear();
+    throw Unbuildable{};
   }
   Owned(const Owned&) = delete;
   ~Owned() { Py_DECREF(object); }
@@ -106,6 +116,7 @@ struct Request {
   bool wide_index = false;
   int row_vectors = 0;      // row-wise on CUDA: vectors in a row, or a few more (RowSize)
   bool few_rows = false;    // so few that a row should have many threads
+  bool across = false;      // CUDA: vectors are cut across rows (kernels/row_places_cuda.h)
   bool short_rows = false;  // row-wise on the CPU: so short that many are done side by side
 };
 
@@ -130,7 +141,7 @@ inline Key key_of(const Request& request, const Space& space) {
   key.put(int(request.family));
   key.put(int(request.common));
   key.put(request.use_double | (request.wide_index << 1) | (request.few_rows << 2) |
-          (request.short_rows << 3));
+          (request.short_rows << 3) | (request.across << 4));
   key.put(request.row_vectors ? RowSize(request.row_vectors).code() : 0);
   key.put(request.vector);
   key.put(space.dims);
@@ -166,21 +177,30 @@ class KernelTable {
   Compiled find(const Request& request, const Space& space) {
     const Key key = key_of(request, space);
     {
-      std::shared_lock<std::shared_mutex> lock(mutex_);
+      std::shared_lock<Mutex> lock(mutex_);
       auto it = table_.find(key);
-      if (C10_LIKELY(it != table_.end())) return it->second;
+      if (C10_LIKELY(it != table_.end())) return usable(it->second);
     }
-    Compiled compiled = build(request, space);
-    std::unique_lock<std::shared_mutex> lock(mutex_);
-    return table_.emplace(key, compiled).first->second;
+    Compiled compiled;  // stays empty where it cannot be built, so that nobody tries again
+    try {
+      compiled = build(request, space);
+    } catch (const Unbuildable&) {
+    }
+    std::unique_lock<Mutex> lock(mutex_);
+    return usable(table_.emplace(key, compiled).first->second);
   }
 
   void forget() {
-    std::unique_lock<std::shared_mutex> lock(mutex_);
+    std::unique_lock<Mutex> lock(mutex_);
     table_.clear();
   }
 
  private:
+  static const Compiled& usable(const Compiled& compiled) {
+    if (C10_UNLIKELY(!compiled.function)) throw Unbuildable{};
+    return compiled;
+  }
+
   static Compiled build(const Request& request, const Space& space) {
     GilAcquire gil;
     const Op& op = *request.call.op;
@@ -207,12 +227,12 @@ class KernelTable {
                                            "rows_backward"};
     const bool cuda = request.device.is_cuda();
     Owned built(PyObject_CallFunction(
-        python_side.build, "ssOsisOiiOiOiOO", op.name.c_str(), families[int(request.family)],
+        python_side.build, "ssOsisOiiOiOiOOO", op.name.c_str(), families[int(request.family)],
         choices.object, cuda ? "cuda" : "cpu", int(request.device.index()),
         c10::toString(request.common), request.use_double ? Py_True : Py_False, space.dims,
         request.vector, request.wide_index ? Py_True : Py_False, space.outputs, operands.object,
         request.row_vectors, request.few_rows ? Py_True : Py_False,
-        request.short_rows ? Py_True : Py_False));
+        request.across ? Py_True : Py_False, request.short_rows ? Py_True : Py_False));
     return cuda ? load_cuda(built.object, request.device.index()) : load_cpu(built.object);
   }
 
@@ -241,6 +261,7 @@ class KernelTable {
     Compiled compiled;
     compiled.function = driver.load(PyBytes_AS_STRING(cubin), symbol);
     if (shared) driver.allow_shared(compiled.function, shared);
+    if (cluster > 8) driver.allow_large_cluster(compiled.function);
     compiled.shared = unsigned(shared);
     compiled.block = unsigned(block);
     compiled.unroll = unsigned(unroll);
@@ -251,8 +272,9 @@ class KernelTable {
     return compiled;
   }
 
-  // Blocks that go on from row to row must all be resident: one cluster that waits for the others
-  // doubles the time. How many are depends on how many processors the chip's groups have.
+  // Where each cluster does one row after another, all of them must be resident: one that starts
+  // when the others end doubles the time. How many fit depends on how the GPU groups its
+  // multiprocessors, so the driver is asked.
   static constexpr int kResident = 32;
   static void limit_to_resident(Compiled& compiled) {
     const Driver& driver = Driver::get();
@@ -265,7 +287,7 @@ class KernelTable {
     compiled.max_grid = std::min(compiled.max_grid, unsigned(clusters) * compiled.cluster);
   }
 
-  std::shared_mutex mutex_;
+  Mutex mutex_;
   std::unordered_map<Key, Compiled, KeyHash> table_;
 };
 
@@ -343,13 +365,15 @@ inline void launch_cuda(const Compiled& kernel, c10::Device device, unsigned gri
 }
 
 // Elements a thread must have before work is shared out: torch's own ops use a second thread
-// from 32 K elements on, and waking one sooner cost more than it brought when cores were busy.
+// from 32 K elements on, and waking one sooner cost more than it saved when cores were busy.
 constexpr int64_t kGrain = 16384;
 
 // Splits [0, n) over torch's threads in multiples of `align`; run(begin, end, slot).
 template <class Run>
 void split(int64_t n, int64_t weight, int64_t align, int64_t max_slots, const Run& run) {
-  int64_t slots = std::min<int64_t>({at::get_num_threads(), max_slots, n * weight / kGrain});
+  const int64_t pieces = (n + align - 1) / align;  // a single long row wakes nobody
+  int64_t slots =
+      std::min<int64_t>({at::get_num_threads(), max_slots, n * weight / kGrain, pieces});
   if (slots <= 1 || at::in_parallel_region()) return run(0, n, 0);
   const int64_t each = ((n + slots - 1) / slots + align - 1) / align * align;
   on_torch_threads(slots, [&](int64_t slot) {
@@ -363,7 +387,7 @@ inline void launch(const Request& request, const Space& space, at::ArrayRef<uint
   std::array<double, kMaxArgs> storage;
   const auto numbers = numbers_of(request.call, storage);
   const Compiled kernel = KernelTable::get().find(request, space);
-  const Words words = pack(space, numbers, random, request.vector);
+  const Words words = pack(space, numbers, random, request.across ? 1 : request.vector);
   if (request.device.is_cuda()) {
     const int64_t groups = std::max<int64_t>(space.numel / request.vector, 1);
     const int64_t per_block = int64_t(kernel.block) * kernel.unroll;

@@ -33,7 +33,9 @@ inline LinearResult linear(const LinearCall& call) {
 inline void multiply(const at::Tensor& a, const at::Tensor& b, at::Tensor out, bool add = false) {
   if (a.is_cuda() && split_multiply(a, b, out, add)) return;
   if (a.is_cuda() && run_gemm({a, b, out, add ? out : at::Tensor(), {}, {}})) return;
-  if (add)
+  if (a.is_cpu() && !library_multiplies(a.scalar_type()))
+    multiply_widened(a, b, out, add);
+  else if (add)
     at::addmm_out(out, out, a, b);
   else
     at::mm_out(out, a, b);

@@ -17,6 +17,7 @@ struct LinearCall {
   Act act = Act::kNone;
   at::Tensor residual = {};  // [M, N], of any strides
   bool want_pre = false;     // also x·weightᵀ + bias
+  bool from_pre = false;     // out is that of pre as it is stored, for a backward to find it again
 };
 
 struct LinearResult {

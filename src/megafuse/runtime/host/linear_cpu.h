@@ -2,12 +2,11 @@
 // cache.
 #pragma once
 
-#include <ATen/Context.h>
-#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
 
-#include "epilogue.h"
+#include "cpu_features.h"
+#include "widened.h"
 
 namespace megafuse {
 
@@ -36,31 +35,19 @@ inline at::Tensor onednn_linear(const LinearCall& call, Act act) {
   return op.call(call.x, call.weight, bias, act == Act::kGelu ? "gelu" : "none", Scalars(), "none");
 }
 
-inline bool use_onednn(const LinearCall& call) {
-#ifndef __x86_64__
-  return false;
+// On x86, where it was measured. Elsewhere PyTorch's addmm also rounds once.
+inline bool has_onednn_linear() {
+#ifdef __x86_64__
+  static const bool has =
+      c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""}).has_value();
+  return has;
 #else
-  const at::ScalarType dtype = call.x.scalar_type();
-  if (dtype != at::kHalf && dtype != at::kBFloat16) return false;
-  auto ask = [](const char* name) {
-    auto& dispatcher = c10::Dispatcher::singleton();
-    const auto supported = dispatcher.findSchema({name, ""});
-    if (!supported || !dispatcher.findSchema({"mkldnn::_linear_pointwise", ""})) return false;
-    torch::jit::Stack stack;
-    supported->callBoxed(stack);
-    return stack[0].toBool();
-  };
-  static const bool half = ask("mkldnn::_is_mkldnn_fp16_supported");
-  static const bool bfloat16 = ask("mkldnn::_is_mkldnn_bf16_supported");
-  return (dtype == at::kHalf ? half : bfloat16) && at::globalContext().userEnabledMkldnn() &&
-         call.x.numel() > 0 && call.weight.numel() > 0;
+  return false;
 #endif
 }
 
-inline LinearResult linear_onednn(const LinearCall& call) {
-  const bool bare = !call.want_pre && !call.residual.defined();
-  if (bare && onednn_has(call.act)) return {onednn_linear(call, call.act), {}};
-  const at::Tensor pre = onednn_linear(call, Act::kNone);
+// What is left of a call whose x·weightᵀ + bias is `pre`, rounded.
+inline LinearResult finished(const at::Tensor& pre, const LinearCall& call) {
   if (call.act == Act::kNone && !call.residual.defined()) return {pre, pre};
   LinearResult result{call.want_pre ? at::empty_like(pre) : pre,
                       call.want_pre ? pre : at::Tensor()};
@@ -68,9 +55,44 @@ inline LinearResult linear_onednn(const LinearCall& call) {
   return result;
 }
 
+inline LinearResult linear_onednn(const LinearCall& call) {
+  const bool bare = !call.want_pre && !call.residual.defined();
+  if (bare && onednn_has(call.act)) return {onednn_linear(call, call.act), {}};
+  return finished(onednn_linear(call, Act::kNone), call);
+}
+
+// A 16-bit layer by PyTorch's own addmm, which rounds once, as eager has it; then one pass.
+inline LinearResult linear_addmm(const LinearCall& call) {
+  at::Tensor pre = new_matrix(call.x.size(0), call.weight.size(0), call.x);
+  if (call.bias.defined())
+    at::addmm_out(pre, call.bias, call.x, transposed(call.weight));
+  else
+    at::mm_out(pre, call.x, transposed(call.weight));
+  return finished(pre, call);
+}
+
+// Without instructions for 16-bit products: bias, activation and residual with the float32 product.
+inline LinearResult linear_widened(const LinearCall& call) {
+  LinearResult result{new_matrix(call.x.size(0), call.weight.size(0), call.x), {}};
+  const bool same = call.act == Act::kNone && !call.residual.defined();  // out is pre
+  if (call.want_pre) result.pre = same ? result.out : at::empty_like(result.out);
+  for_float_product(call.x, transposed(call.weight),
+                    [&](const at::Tensor& product, const ProductBlock& block) {
+                      finish(product, block.of(call.bias), call.act, block.of(call.residual),
+                             block.of(result.out), same ? at::Tensor() : block.of(result.pre));
+                    });
+  return result;
+}
+
+inline LinearResult linear_half(const LinearCall& call) {
+  if (!library_multiplies(call.x.scalar_type()) || call.x.numel() == 0 || call.weight.numel() == 0)
+    return linear_widened(call);
+  return has_onednn_linear() ? linear_onednn(call) : linear_addmm(call);
+}
+
 // Row blocks, each finished while it is in the cache.
 inline LinearResult linear_cpu(const LinearCall& call) {
-  if (use_onednn(call)) return linear_onednn(call);
+  if (is_half(call.x.scalar_type())) return linear_half(call);
   const int64_t rows = call.x.size(0);
   const at::Tensor weight = transposed(call.weight);
   LinearResult result{new_matrix(rows, call.weight.size(0), call.x), {}};

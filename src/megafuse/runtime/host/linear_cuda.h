@@ -23,6 +23,8 @@ inline std::optional<Epilogue> library_epilogue(const LinearCall& call) {
     case Act::kGeluTanh:
       // In float32 its error is five times that of a tanh of the right precision.
       if (call.x.scalar_type() == at::kFloat) return std::nullopt;
+      // It rounds what it writes as pre, not what it goes on with.
+      if (call.from_pre) return std::nullopt;
       if (call.want_pre) return bias ? Epilogue::kBiasGeluAux : Epilogue::kGeluAux;
       return bias ? Epilogue::kBiasGelu : Epilogue::kGelu;
     default:

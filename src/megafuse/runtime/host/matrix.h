@@ -6,6 +6,8 @@
 
 namespace megafuse {
 
+inline bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
+
 inline at::Tensor new_matrix(int64_t rows, int64_t columns, const at::Tensor& like) {
   return allocate({rows, columns}, {}, like.scalar_type(), like.device());
 }

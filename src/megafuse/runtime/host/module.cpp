@@ -15,7 +15,7 @@ namespace megafuse {
 namespace {
 
 // Reads a real number: a Python float or int, or what converts to one (NumPy's scalars). False:
-// it is symbolic, a tracer's business.
+// it is a tracer's symbol, which only the dispatcher takes.
 bool read_number(PyObject* object, double& number) {
   if (C10_LIKELY(PyFloat_CheckExact(object))) {
     number = PyFloat_AS_DOUBLE(object);
@@ -115,8 +115,9 @@ PyObject* wrap(const Op& op, const Results& results) {
   return tuple;
 }
 
-// Cases that PyTorch's own differentiation must handle: forward mode, tensors of inference mode
-// that would have to be saved, a by-value argument whose gradient lives on the other device.
+// Cases that the reference runs, under PyTorch's own differentiation: forward mode, tensors of
+// inference mode that would have to be saved, a number given as a CPU tensor beside CUDA ones whose
+// gradient would have to be moved to the CPU.
 bool needs_reference(const Call& call, const Agreement& agreement, bool differentiate) {
   for (int arg : call.op->tensors) {
     const at::Tensor* t = call.tensor[arg];
@@ -141,7 +142,7 @@ PyObject* call_op(PyObject* self, PyObject* const* args, Py_ssize_t n) {
     const bool differentiate = wants_grad(call);
     if (needs_reference(call, agreement, differentiate)) throw UseReference{};
     RandomState random;
-    if (op.random) random = draw_state(agreement.device);
+    if (draws(call)) random = draw_state(agreement.device);
     const Results results = run_forward(call, agreement, random, /*keep=*/differentiate);
     if (differentiate) record(call, results, random);
     return wrap(op, results);
@@ -197,12 +198,21 @@ size_t index_of(const char* const (&words)[N], const char* word) {
   return size_t(found - std::begin(words));
 }
 
-// register_op(description) -> callable. The description is made by registry/__init__.py.
+PyObject* callable(Op* op) {
+  Owned capsule(PyCapsule_New(op, nullptr, nullptr));
+  return PyCFunction_New(&call_op_def, capsule.object);
+}
+
+// register_op(description) -> callable. The description is made by registry/activation.py. An op
+// that fails here leaves nothing behind; one that is known is not registered again, but answered:
+// Ctrl-C may have come before Python saw the first answer.
 PyObject* register_op(PyObject*, PyObject* d) {
   HANDLE_TH_ERRORS
   auto op = std::make_unique<Op>();
   op->id = int(all_ops().size());
   op->name = PyUnicode_AsUTF8(get(d, "name"));
+  for (const auto& known : all_ops())
+    if (known->name == op->name) return callable(known.get());
   static const char* const families[] = {"pointwise", "rows", "composite"};
   op->family = OpFamily(index_of(families, PyUnicode_AsUTF8(get(d, "family"))));
   op->program = find_program(PyUnicode_AsUTF8(get(d, "program")));
@@ -232,7 +242,8 @@ PyObject* register_op(PyObject*, PyObject* d) {
     if (arg.is_number()) op->numbers.push_back(position);
     op->args.push_back(std::move(arg));
   });
-  TORCH_CHECK(op->args.size() <= size_t(kMaxArgs), "megafuse: too many arguments");
+  TORCH_CHECK(op->args.size() <= size_t(kMaxArgs), "megafuse.", op->name, " has ", op->args.size(),
+              " arguments, and a call holds ", kMaxArgs);
   if (get(d, "dtype") != Py_None) {
     TORCH_CHECK(std::string(PyUnicode_AsUTF8(get(d, "dtype"))) == "int8",
                 "megafuse: the only fixed output dtype is int8");
@@ -242,6 +253,7 @@ PyObject* register_op(PyObject*, PyObject* d) {
   op->inverted = int(PyLong_AsLong(get(d, "inverted")));
   op->laid_out_as = int(PyLong_AsLong(get(d, "laid_out_as")));
   op->random = PyObject_IsTrue(get(d, "random"));
+  if (op->random) op->p = position_of(*op, "p"), op->training = position_of(*op, "training");
   if (PyObject* autocast = get(d, "autocast"); autocast != Py_None) {
     op->autocast = c10::DispatchKeySet(c10::DispatchKey::AutocastCUDA);
     op->autocast_lowers = std::string(PyUnicode_AsUTF8(autocast)) == "lower";
@@ -260,26 +272,34 @@ PyObject* register_op(PyObject*, PyObject* d) {
   op->explain = Py_NewRef(get(d, "explain"));
   op->vjp = Py_NewRef(get(d, "vjp"));
   op->kept_like = Py_NewRef(get(d, "kept_like"));
-  Op* kept = op.get();
+  Owned made(callable(op.get()));
+  all_ops().reserve(all_ops().size() + 1);
+  register_kernels(op.get());
   all_ops().push_back(std::move(op));
-  register_kernels(kept);
-  Owned capsule(PyCapsule_New(kept, nullptr, nullptr));
-  return PyCFunction_New(&call_op_def, capsule.object);
+  return Py_NewRef(made.object);
   END_HANDLE_TH_ERRORS
 }
 
-// setup(build, available): the Python functions this runtime calls.
+// setup(build, available, unbuildable): the Python functions this runtime calls, and what they
+// raise where the reference must do.
 PyObject* setup(PyObject*, PyObject* args) {
-  PyObject *build, *available;
-  if (!PyArg_ParseTuple(args, "OO", &build, &available)) return nullptr;
+  PyObject *build, *available, *unbuildable;
+  if (!PyArg_ParseTuple(args, "OOO", &build, &available, &unbuildable)) return nullptr;
   python_side.build = Py_NewRef(build);
   python_side.available = Py_NewRef(available);
+  python_side.unbuildable = Py_NewRef(unbuildable);
+  KernelTable::get();  // its lock is known to fork() before there is a second thread
   Py_RETURN_NONE;
+}
+
+// shared_out_count(): how often work went to several of torch's threads (threads.h).
+PyObject* shared_out_count(PyObject*, PyObject*) {
+  return PyLong_FromLongLong(times_shared_out.load());
 }
 
 PyObject* launch_count(PyObject*, PyObject*) { return PyLong_FromLongLong(launches.load()); }
 
-// poison_outputs(on): see forward.h.
+// poison_outputs(on): see allocate.h.
 PyObject* set_poison_outputs(PyObject*, PyObject* on) {
   poison_outputs = PyObject_IsTrue(on);
   Py_RETURN_NONE;
@@ -325,6 +345,7 @@ PyMethodDef methods[] = {
     {"setup", setup, METH_VARARGS, nullptr},
     {"register_op", register_op, METH_O, nullptr},
     {"launch_count", launch_count, METH_NOARGS, nullptr},
+    {"shared_out_count", shared_out_count, METH_NOARGS, nullptr},
     {"poison_outputs", set_poison_outputs, METH_O, nullptr},
     {"set_fp32_matmul", set_fp32_matmul, METH_O, nullptr},
     {"forget_kernels", forget_kernels, METH_NOARGS, nullptr},

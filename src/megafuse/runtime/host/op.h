@@ -1,11 +1,12 @@
-// An op as data. Python declares it once (registry/__init__.py); nothing in this runtime
-// knows an op by name.
+// An op as data. Python declares it once (registry/declaration.py); this runtime knows no op by
+// name but the composites, whose code programs.h finds.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/DispatchKeySet.h>
-#include <torch/csrc/utils/python_stub.h>
+#include <torch/csrc/python_headers.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,7 @@ struct Arg {
 // The gradient of one tensor argument.
 struct Grad {
   int arg;
-  int result;         // which result of the backward functor it is
+  int result;         // which result of the backward functor it is, unless
   bool passthrough;   // it is the incoming gradient itself
   int saved_at = -1;  // where the argument is among what is saved, if it is
 };
@@ -59,6 +60,7 @@ enum class OpFamily : uint8_t { kPointwise, kRows, kComposite };
 
 struct Program;
 
+// Destroyed only where registering it failed, with the GIL held: calls refer to it for ever.
 struct Op {
   int id;
   std::string name;
@@ -74,17 +76,26 @@ struct Op {
   int laid_out_as = -1;  // the argument whose order of dimensions in memory the output has
   int inverted = -1;     // this argument, given as a number for CUDA, is passed as its reciprocal
   bool random = false;
-  // Where autocast has a say, and whether it lowers the precision or raises it to float32.
+  int p = -1, training = -1;  // where a random op has the arguments of these names
+  // The keys under which autocast casts the arguments, and whether to the dtype that the user
+  // chose, which is lower, or to float32.
   c10::DispatchKeySet autocast;
   bool autocast_lowers = false;
   std::vector<int> saved;  // for the backward: an argument, or -1 - r for the r-th result
   std::vector<Grad> grads;
+  mutable std::atomic<bool> unbuildable[2] = {};  // on CPU, CUDA: a kernel could not be built
 
   PyObject* slow = nullptr;       // the same call through the dispatcher
   PyObject* reference = nullptr;  // the unfused twin
   PyObject* explain = nullptr;    // raises the error that says what is wrong with the arguments
   PyObject* vjp = nullptr;        // the backward as differentiable PyTorch, for second derivatives
   PyObject* kept_like = nullptr;  // tensors like the kept results
+
+  Op() = default;
+  Op(const Op&) = delete;
+  ~Op() {
+    for (PyObject* object : {slow, reference, explain, vjp, kept_like}) Py_XDECREF(object);
+  }
 
   bool differentiable() const { return !grads.empty(); }
   bool pointwise() const { return family == OpFamily::kPointwise; }

@@ -11,7 +11,7 @@
 
 namespace megafuse {
 
-// Every tensor carries its device's autocast key; whether autocast is on is the thread's affair.
+// Every tensor carries its device's autocast key; each thread excludes it while autocast is off.
 inline constexpr c10::DispatchKeySet kAutocast = c10::default_excluded_set;
 
 inline bool is_plain(const at::Tensor& t) {

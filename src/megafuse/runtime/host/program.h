@@ -20,6 +20,24 @@ struct RandomState {
   }
 };
 
+// Whether a random op drops some elements and keeps others. PyTorch's dropout takes numbers from
+// the generator only then, and so do we: a call that draws nothing leaves it as it was.
+inline bool drops_some(const Call& call) {
+  const Op& op = *call.op;
+  return op.random && call.choice[op.training] && call.number[op.p] > 0 && call.number[op.p] < 1;
+}
+inline bool draws(const Call& call) {
+  return drops_some(call) && call.tensor[call.op->tensors[0]]->numel() > 0;
+}
+
+// The call as its kernel sees it: with nothing to drop, `training` is off, and the kernel is one
+// that draws nothing.
+inline Call without_idle_draws(const Call& call) {
+  Call made = call;
+  if (call.op->random && !(call.number[call.op->p] > 0)) made.choice[call.op->training] = 0;
+  return made;
+}
+
 // What a backward pass needs: `saved` in the op's order, and for each gradient whether it is
 // wanted and the argument it is for.
 struct BackwardCall {
@@ -58,21 +76,30 @@ struct Below {
 inline Results run_forward(const Call& call, const Agreement& agreement, const RandomState& random,
                            bool keep) {
   const Op& op = *call.op;
-  if (C10_LIKELY(op.pointwise())) return op.program->forward(call, agreement, random, keep);
-  const Below below(op);
-  Results results = op.program->forward(call, agreement, random, keep);
-  TORCH_INTERNAL_ASSERT(int(results.size()) >= op.outputs + (keep ? op.kept : 0));
-  return results;
+  try {
+    if (C10_LIKELY(op.pointwise())) return op.program->forward(call, agreement, random, keep);
+    const Below below(op);
+    Results results = op.program->forward(call, agreement, random, keep);
+    TORCH_INTERNAL_ASSERT(int(results.size()) >= op.outputs + (keep ? op.kept : 0));
+    return results;
+  } catch (const Unbuildable&) {
+    op.unbuildable[agreement.device.is_cuda()] = true;
+    throw;
+  }
 }
 
 Gradients python_vjp(const BackwardCall& b);  // python.h
 
 inline Gradients run_backward(const BackwardCall& b) {
   const Op& op = *b.call.op;
-  if (!can_build_for(b.grads[0].device().type())) return python_vjp(b);
+  if (!can_build_for(op, b.grads[0].device().type())) return python_vjp(b);
   if (op.pointwise()) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    return op.program->backward(b);
+    try {
+      at::AutoDispatchBelowADInplaceOrView below;
+      return op.program->backward(b);
+    } catch (const UseReference&) {
+      return python_vjp(b);
+    }
   }
   BackwardCall full = b;
   for (at::Tensor& t : full.like)

@@ -23,17 +23,6 @@ inline bool is_causal(const Call& call) {
   return arg >= 0 && call.choice[arg];
 }
 
-// The call as its kernel sees it: with nothing to drop, `training` is off, and nothing is drawn.
-inline Call without_idle_draws(const Call& call) {
-  Call made = call;
-  if (call.op->random && !(call.number[position_of(*call.op, "p")] > 0))
-    made.choice[position_of(*call.op, "training")] = 0;
-  return made;
-}
-inline bool draws(const Call& call) {
-  return call.op->random && call.choice[position_of(*call.op, "training")];
-}
-
 // Whether the CPU does rows side by side (kernels/short_rows_cpu.h, of at most kMost columns).
 // Alone, up to 32 columns take up to three times as long, and forward so do more of them that are
 // not whole vectors; a backward, which has more tiles to turn, does not.
@@ -98,6 +87,9 @@ class RowLaunch {
     return space_.add(dtype, 'c', data);
   }
 
+  // Shorter rows are few accesses even one element at a time.
+  static constexpr int64_t kLeastShifted = 64;
+
   int64_t cols() const { return space_.size[0]; }
   int64_t rows() const { return space_.numel / cols(); }
 
@@ -147,12 +139,16 @@ class RowLaunch {
     ++space_.dims;
   }
 
-  // Elements that a thread reads at once: 16 bytes of the narrowest operand, several times that of
-  // a wider one, halved until every address and every row allows it.
-  int vector_width() const {
+  // Elements in 16 bytes of the narrowest operand: a thread reads so many at once, several times 16
+  // bytes of a wider one.
+  int most_vector_width() const {
     int64_t narrowest = 16;
     for (int i = 0; i < space_.operands; ++i)
       if (space_.operand[i].walk == 'c') narrowest = std::min(narrowest, space_.operand[i].bytes());
+    return int(16 / narrowest);
+  }
+  // The same, halved until every address and every row allows it.
+  int vector_width() const {
     auto fits = [&](int64_t width) {
       if (cols() % width) return false;
       for (int i = 0; i < space_.operands; ++i) {
@@ -165,9 +161,28 @@ class RowLaunch {
       }
       return true;
     };
-    int64_t width = 16 / narrowest;
+    int width = most_vector_width();
     while (width > 1 && !fits(width)) width /= 2;
-    return int(width);
+    return width;
+  }
+
+  // Cuts rows whose length or addresses allow less than 16 bytes at once at aligned addresses all
+  // the same, wherever they start (kernels/row_places_cuda.h). Outputs are contiguous, so their
+  // rows say where that is; an input whose rows lie otherwise is read at any address (walk 'u').
+  bool shift_rows(int width) {
+    if (cols() < kLeastShifted) return false;
+    for (int i = 0; i < space_.outputs; ++i)
+      if (space_.operand[i].walk == 'c' && space_.operand[i].word % 16) return false;
+    for (int i = space_.outputs; i < space_.operands; ++i) {
+      Operand& op = space_.operand[i];
+      if (op.walk != 'c') continue;
+      bool alike = op.word % 16 == 0;
+      int64_t dense = cols();
+      for (int d = 1; d < space_.dims; dense *= space_.size[d++])
+        alike &= space_.size[d] == 1 || (op.stride[d] - dense) % width == 0;
+      if (!alike) op.walk = 'u';
+    }
+    return true;
   }
 
   // partial[parts, sums]: every block or thread has a row of its own.
@@ -188,16 +203,28 @@ class RowLaunch {
   std::vector<at::Tensor> on_cuda(at::ScalarType sum_in, at::ArrayRef<uint64_t> random) {
     CudaScope scope(request_.device);
     request_.vector = vector_width();
+    int64_t vectors = cols() / request_.vector;
+    if (const int most = most_vector_width(); request_.vector < most && shift_rows(most)) {
+      request_.across = true;
+      request_.vector = most;
+      vectors = cols() / most;
+    }
     request_.wide_index = needs_64_bits(space_);
-    request_.row_vectors = RowSize(cols() / request_.vector).rounded();
+    request_.row_vectors = RowSize(vectors).rounded();
     request_.few_rows = rows() < 2 * multiprocessors(request_.device.index());
     const Compiled kernel = KernelTable::get().find(request_, space_);
-    const int64_t turns = (rows() + kernel.unroll - 1) / kernel.unroll;
-    const int64_t blocks = std::min<int64_t>(turns, std::max(1u, kernel.max_grid / kernel.cluster));
+    int64_t turns = (rows() + kernel.unroll - 1) / kernel.unroll;
+    int64_t most = std::max(1u, kernel.max_grid / kernel.cluster);
+    if (const int64_t apart = request_.vector; request_.across) {  // blocks in multiples of it
+      turns = (turns + apart - 1) / apart * apart;
+      most = std::max(most / apart, int64_t(1)) * apart;
+    }
+    const int64_t blocks = std::min(turns, most);
     at::Tensor partial;
     if (!sums_.empty()) partial = partial_sums(blocks, sum_in);
     std::array<double, kMaxArgs> storage;
-    const Words words = pack(space_, numbers_of(request_.call, storage), random, request_.vector);
+    const Words words = pack(space_, numbers_of(request_.call, storage), random,
+                             request_.across ? 1 : request_.vector);
     {
       GilRelease no_gil;
       launch_cuda(kernel, request_.device, unsigned(blocks * kernel.cluster), 1, words);
@@ -243,7 +270,7 @@ inline at::Tensor one_a_row(const at::Tensor& rows, bool use_double) {
 }
 
 struct Rows : Program {
-  // Kept: what row_result has to say of each row.
+  // Kept: the results of row_result, one number a row each.
   Results forward(const Call& given, const Agreement& a, const RandomState& random,
                   bool keep) const override {
     const Call call = without_idle_draws(given);
@@ -282,10 +309,11 @@ struct Rows : Program {
       return gradients;
     }
     RowLaunch launch(call, Family::kRowsBackward, shape, grad.device());
-    // Which result of the functor gradient i is: what separates the first two is the dropout.
+    // Which result of the functor gradient i is. The first two differ by the dropout's factor, so
+    // without dropout both are the first.
     auto result = [&](size_t i) {
       const int r = op.grads[i].result;
-      return op.random && !draws(call) && r == 1 ? 0 : r;
+      return op.random && !call.choice[op.training] && r == 1 ? 0 : r;
     };
     auto is_column_sum = [&](size_t i) {
       const at::Tensor& like = b.like[i];
@@ -326,8 +354,8 @@ struct Rows : Program {
   }
 
  private:
-  // The dtype that PyTorch would compute in: of all that goes into the sum that rows are made of;
-  // weights, whose shape is a row's, do not decide.
+  // The dtype that PyTorch would compute in: that of everything added up to make the rows. Weights,
+  // which have the shape of one row, do not change it.
   static at::ScalarType promoted(const Call& call) {
     Promotion promotion;
     const at::Tensor& x = *call.tensor[call.op->tensors[0]];

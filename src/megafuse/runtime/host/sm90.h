@@ -52,15 +52,15 @@ struct Sm90Gemm {
     unsigned shared_bytes = 0;
   };
   Loaded find(c10::Device device) const {
-    static std::shared_mutex mutex;
+    static Mutex mutex;
     static auto* const table = new std::unordered_map<uint64_t, Loaded>;
     {
-      std::shared_lock<std::shared_mutex> lock(mutex);
+      std::shared_lock<Mutex> lock(mutex);
       const auto it = table->find(key(device));
       if (C10_LIKELY(it != table->end())) return it->second;
     }
     const Loaded loaded = load();
-    std::unique_lock<std::shared_mutex> lock(mutex);
+    std::unique_lock<Mutex> lock(mutex);
     return table->emplace(key(device), loaded).first->second;
   }
 
@@ -158,8 +158,6 @@ inline void launch_sm90(const Sm90Gemm& gemm, const Sm90Shape& shape, const at::
                                    current_stream(device), params, nullptr),
                "a GEMM's launch");
 }
-
-inline bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 
 // Pairs of columns are read at once.
 inline bool is_even(const at::Tensor& t) {

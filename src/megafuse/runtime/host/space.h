@@ -6,11 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <numeric>
 
 namespace megafuse {
 
-constexpr int kMaxOperands = 12;
+constexpr int kMaxOperands = 12;  // registry/checks.py refuses ops with more
 constexpr int kMaxDims = 16;
 
 struct Operand {
@@ -31,6 +32,8 @@ struct Space {
   Operand operand[kMaxOperands];
 
   Operand& add(at::ScalarType dtype, char walk, const void* data) {
+    TORCH_CHECK(operands < kMaxOperands, "megafuse: a kernel of more than ", kMaxOperands,
+                " operands");
     Operand& op = operand[operands++];
     op.dtype = dtype;
     op.walk = walk;
@@ -69,9 +72,9 @@ inline Shape strides_in(at::IntArrayRef shape, at::IntArrayRef sizes, at::IntArr
   return result;
 }
 
-// The order of dimensions in memory, as PyTorch's own iterator picks it, so that
-// outputs get the strides PyTorch would give them: sort by stride, the first operand
-// that has an opinion decides, ties keep the logical order.
+// The order of dimensions in memory, as PyTorch's own iterator picks it, so that outputs get the
+// strides PyTorch would give them: sorted by stride. Two dimensions are compared by the first
+// operand that is broadcast along neither and tells them apart; else they keep the logical order.
 inline Order memory_order(at::IntArrayRef shape, at::ArrayRef<Shape> strides) {
   const int n = int(shape.size());
   Order order(n);
@@ -148,7 +151,8 @@ inline bool lay_out(Space& space, at::IntArrayRef shape, at::ArrayRef<Shape> str
   return true;
 }
 
-// How each operand moves along dimension `dim`; values and unwanted outputs stay as they are.
+// How each operand moves along dimension `dim`. Values, sums and outputs of one number a row keep
+// the walk they were added with.
 inline void set_walks(Space& space, int dim = 0) {
   for (int i = 0; i < space.operands; ++i) {
     Operand& op = space.operand[i];
@@ -160,11 +164,14 @@ inline void set_walks(Space& space, int dim = 0) {
 // Elements per thread along dimension `dim`: as many as 16 bytes of the widest operand hold (32
 // where the output is narrower: int8 from bfloat16 ran 3 % faster so on an H200), halved until
 // every address and every row allows it.
-inline int vector_width(const Space& space, int dim = 0) {
+inline int most_vector_width(const Space& space) {
   int64_t widest = 1;
   for (int i = 0; i < space.operands; ++i)
     if (space.operand[i].walk == 'c') widest = std::max(widest, space.operand[i].bytes());
-  int64_t width = (space.operand[0].bytes() < widest ? 32 : 16) / widest;
+  return int((space.operand[0].bytes() < widest ? 32 : 16) / widest);
+}
+inline int vector_width(const Space& space, int dim = 0) {
+  int64_t width = most_vector_width(space);
   auto fits = [&](int64_t w) {
     if (space.dims > 1 && space.size[dim] % w) return false;
     for (int i = 0; i < space.operands; ++i) {
@@ -178,6 +185,22 @@ inline int vector_width(const Space& space, int dim = 0) {
   };
   while (width > 1 && !fits(width)) width /= 2;
   return int(width);
+}
+
+// Prepares a space for vectors that are cut across rows: outputs must be dense, and inputs that do
+// not lie as they do, or start at an odd address, are read element by element (walk 'e').
+inline bool cut_across(Space& space, int width) {
+  auto lies_dense = [&](const Operand& op) {
+    int64_t next = 1;
+    bool dense = op.word % uint64_t(std::min<int64_t>(width * op.bytes(), 16)) == 0;
+    for (int d = 0; d < space.dims; next *= space.size[d++]) dense &= op.stride[d] == next;
+    return dense;
+  };
+  for (int i = 0; i < space.outputs; ++i)
+    if (space.operand[i].walk != 'c' || !lies_dense(space.operand[i])) return false;
+  for (int i = space.outputs; i < space.operands; ++i)
+    if (space.operand[i].walk != 'v' && !lies_dense(space.operand[i])) space.operand[i].walk = 'e';
+  return true;
 }
 
 // Whether an offset or index does not fit into 31 bits (with room for a grid's stride).

@@ -68,11 +68,14 @@ inline Halves split_rows(const at::Tensor& matrix, bool low_first) {
 
 // The kernel of split_mend.h, loaded once for each device.
 inline void* mend_kernel(c10::Device device) {
-  static std::mutex mutex;
-  static std::unordered_map<int, void*> loaded;
-  std::lock_guard<std::mutex> lock(mutex);
-  void*& function = loaded[device.index()];
-  if (!function) {
+  static Mutex mutex;
+  static auto* const loaded = new std::unordered_map<int, void*>;
+  {
+    std::shared_lock<Mutex> lock(mutex);
+    const auto found = loaded->find(device.index());
+    if (C10_LIKELY(found != loaded->end())) return found->second;
+  }
+  void* const function = [&] {
     GilAcquire gil;
     Owned module(PyImport_ImportModule("megafuse.runtime.build"));
     Owned built(
@@ -80,9 +83,10 @@ inline void* mend_kernel(c10::Device device) {
     PyObject* cubin;
     const char* symbol;
     if (!PyArg_ParseTuple(built.object, "Ss", &cubin, &symbol)) throw python_error();
-    function = Driver::get().load(PyBytes_AS_STRING(cubin), symbol);
-  }
-  return function;
+    return Driver::get().load(PyBytes_AS_STRING(cubin), symbol);
+  }();
+  std::unique_lock<Mutex> lock(mutex);
+  return loaded->emplace(device.index(), function).first->second;
 }
 
 // Rows with Inf or NaN (kernels/split_mend.h).

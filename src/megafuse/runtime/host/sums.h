@@ -62,7 +62,7 @@ inline SumPlan plan_sum(Space& space) {
   return plan;
 }
 
-constexpr int kSumThreads = 256, kSumColumns = 32;  // of kernels/reduce_cuda.h
+constexpr int kSumThreads = 256, kSumColumns = 32;  // of kernels/sum_cuda.h
 // Rows this short (in vectors) are summed by one warp each, longer ones by a block.
 constexpr int64_t kShortRow = 128;
 
@@ -154,7 +154,8 @@ inline at::Tensor add_parts(const at::Tensor& partial, at::ScalarType dtype) {
   space.dims = 3;
   Operand& sum = space.add(dtype, 'r', out.mutable_data_ptr());
   Operand& read = space.add(partial.scalar_type(), 'c', partial.const_data_ptr());
-  // Few columns are long rows seen from the side.
+  // A few columns are summed as that many long rows, with a stride: as columns they would keep a
+  // few threads busy.
   const bool as_rows = columns < 64;
   SumPlan plan{true, as_rows ? 1 : parts, columns, as_rows ? parts : 1};
   const int64_t sizes[] = {plan.inner, plan.kept, plan.outer};

@@ -239,8 +239,8 @@ struct TransformerBlock : Program {
     at::Tensor weight(int which) const { return as_operand(parameter[which]); }
     LinearResult layer(const at::Tensor& input, int which, Act act_of_it = Act::kNone,
                        const at::Tensor& residual = {}, bool want_pre = false) const {
-      return linear(
-          {input, weight(which), as_vector(parameter[which + 1]), act_of_it, residual, want_pre});
+      return linear({input, weight(which), as_vector(parameter[which + 1]), act_of_it, residual,
+                     want_pre, /*from_pre=*/want_pre});
     }
     at::Tensor norm(const at::Tensor& rows, int which, const RowMoments& moments) const {
       return layer_norm(rows, parameter[which], parameter[which + 1], eps, moments,
