@@ -29,7 +29,7 @@ def readable(module: nn.Module) -> TypeGuard[nn.Linear]:
     if not plain(module, *LINEAR) and not (is_conv1d(module) and plain(module, type(module))):
         return False
     weight = module._parameters.get("weight")
-    return type(weight) in _ORDINARY or not is_traceable_wrapper_subclass(weight)  # type: ignore[arg-type]
+    return type(weight) in _ORDINARY or not is_traceable_wrapper_subclass(weight)
 
 
 def weight_of(linear: nn.Linear) -> Tensor:

@@ -22,7 +22,7 @@ class ForeignAddNorm(Foreign):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         roles, part = self.megafuse_roles, self._modules
         if len(args) != 2 or kwargs or not roles.hold(self):
-            return super().forward(*args, **kwargs)  # type: ignore[misc, no-any-return]
+            return super().forward(*args, **kwargs)  # type: ignore[no-any-return]
         x, residual = part[roles.linears[0]](args[0]), args[1]  # type: ignore[misc]
         norm, (_, dropout) = part[roles.then], roles.dropouts(part)  # type: ignore[index]
         if x.shape == residual.shape:
@@ -45,4 +45,4 @@ def _formula(part: dict[str, Any], roles: Roles, x: Tensor, residual: Tensor) ->
     out = part[roles.linears[0]](x)
     if roles.dropout:
         out = part[roles.dropout](out)
-    return part[roles.then](out + residual)  # type: ignore[no-any-return]
+    return part[roles.then](out + residual)  # type: ignore[no-any-return, index]

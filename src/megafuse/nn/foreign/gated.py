@@ -22,7 +22,7 @@ class ForeignGatedFFN(Foreign):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         roles, part = self.megafuse_roles, self._modules
         if len(args) != 1 or kwargs or not roles.hold(self):
-            return super().forward(*args, **kwargs)  # type: ignore[misc, no-any-return]
+            return super().forward(*args, **kwargs)  # type: ignore[no-any-return]
         gate, up, down = (part[name] for name in roles.linears)
         hidden_dropout, dropout = roles.dropouts(part)
         return gated_feed_forward(args[0], gate, up, roles.act, hidden_dropout, down, dropout)  # type: ignore[arg-type]

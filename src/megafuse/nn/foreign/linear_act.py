@@ -22,9 +22,9 @@ class ForeignLinearAct(Foreign):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         roles, part = self.megafuse_roles, self._modules
         if len(args) != 1 or kwargs or not roles.hold(self):
-            return super().forward(*args, **kwargs)  # type: ignore[misc, no-any-return]
+            return super().forward(*args, **kwargs)  # type: ignore[no-any-return]
         x = linear_act(args[0], part[roles.linears[0]], roles.act)  # type: ignore[arg-type]
-        return part[roles.then](x) if roles.then else x  # type: ignore[misc, no-any-return]
+        return part[roles.then](x) if roles.then else x  # type: ignore[misc]
 
 
 def recognise(parts: Parts) -> Match | str:

@@ -48,7 +48,7 @@ class ForeignNorm(Foreign):
         weight = getattr(self, roles.weight)
         x = args[0] if len(args) == 1 and not kwargs else None
         if x is None or x.dtype != weight.dtype or x.shape[-1:] != weight.shape:
-            return super().forward(*args, **kwargs)  # type: ignore[misc, no-any-return]
+            return super().forward(*args, **kwargs)  # type: ignore[no-any-return]
         eps = getattr(self, roles.eps)
         if roles.centred:
             bias = None if roles.bias is None else getattr(self, roles.bias)
@@ -115,4 +115,5 @@ def _computes(module: nn.Module, roles: NormRoles, width: int) -> bool:
     if not trial.agrees(trial.copied(module, drawn), formula, x, rtol=1e-4):
         return False
     narrow = trial.copied(module, {name: nn.Parameter(p.bfloat16()) for name, p in drawn.items()})
-    return type(module).forward(narrow, x.bfloat16()).dtype == torch.bfloat16
+    out: Tensor = type(module).forward(narrow, x.bfloat16())
+    return out.dtype == torch.bfloat16

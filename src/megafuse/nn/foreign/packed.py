@@ -25,7 +25,7 @@ class ForeignPackedSwiGLU(Foreign):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         roles, part = self.megafuse_roles, self._modules
         if len(args) != 1 or kwargs or not roles.hold(self):
-            return super().forward(*args, **kwargs)  # type: ignore[misc, no-any-return]
+            return super().forward(*args, **kwargs)  # type: ignore[no-any-return]
         first, down = (part[name] for name in roles.linears)
         hidden_dropout, dropout = roles.dropouts(part)
         halves = first(args[0]).chunk(2, -1)  # type: ignore[misc]

@@ -37,7 +37,9 @@ def _of_layers(module: nn.Module) -> Match | str | None:
         return reason
     if layers == 2 and packed.is_packed(parts):
         return packed.recognise(parts)
-    return {1: linear_act, 2: feed_forward, 3: gated}[layers].recognise(parts)
+    if layers == 1:
+        return linear_act.recognise(parts)
+    return feed_forward.recognise(parts) if layers == 2 else gated.recognise(parts)
 
 
 def _one_norm(parts: Parts) -> bool:

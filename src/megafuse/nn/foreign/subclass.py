@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from torch import nn
@@ -23,9 +22,9 @@ class Foreign(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickled by the two classes it is made of: the made one can be found nowhere."""
-        _, (made, *rest), *state = super().__reduce_ex__(protocol)
-        ours, theirs = made.__bases__
-        return (_new, (ours, theirs, *rest), *state)
+        reduced: Any = super().__reduce_ex__(protocol)
+        _, (made, *rest), *state = reduced
+        return (_new, (*made.__bases__, *rest), *state)
 
 
 def _new(ours: type[Foreign], theirs: type[nn.Module], *args: Any) -> nn.Module:
@@ -33,8 +32,13 @@ def _new(ours: type[Foreign], theirs: type[nn.Module], *args: Any) -> nn.Module:
     return made.__new__(made, *args)
 
 
-@functools.cache
+_made: dict[tuple[type, type], type[nn.Module]] = {}
+
+
 def fused_class(ours: type[Foreign], theirs: type[nn.Module]) -> type[nn.Module]:
     """The subclass of both, by the name of `theirs`: libraries look modules up by that."""
-    names = {"__module__": ours.__module__, "__qualname__": theirs.__qualname__}
-    return type(theirs.__name__, (ours, theirs), {**names, "__doc__": ours.__doc__})
+    if (ours, theirs) not in _made:
+        names = {"__module__": ours.__module__, "__qualname__": theirs.__qualname__}
+        made = type(theirs.__name__, (ours, theirs), {**names, "__doc__": ours.__doc__})
+        _made.setdefault((ours, theirs), made)  # of two threads the first one's counts
+    return _made[ours, theirs]
