@@ -9,7 +9,7 @@ first result out to memory only to fetch it again:
 
     x ──> gelu ──> memory ──> multiply ──> memory       2 operations, 16 bytes per float
 
-A fused kernel keeps it in a register, where it costs nothing:
+A fused kernel keeps it in a register:
 
     x ──> gelu, multiply ──> memory                     1 operation,   8 bytes per float
 

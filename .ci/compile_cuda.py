@@ -4,10 +4,13 @@
     python .ci/compile_cuda.py --every      every kernel for every architecture
     python .ci/compile_cuda.py --quick      one architecture for each NVRTC
     python .ci/compile_cuda.py --arch sm_90 --arch sm_120
+    python .ci/compile_cuda.py --op layer_norm --op rms_norm
 
-The kernels come from `megafuse.registry.catalog.jobs()`. A process can load only one major
-version of cuda-bindings, so this script hands the jobs as JSON to itself, once for each
-toolkit: version 13 in this environment, version 12 in `.venv-nvrtc12`, which it makes when
+The kernels come from `megafuse.registry.catalog.jobs()`, their options from
+`megafuse.runtime.nvrtc.options()`: what is compiled here is what a GPU would be given. A process
+can load only one major version of cuda-bindings, so this script hands the jobs as JSON to itself,
+once for each toolkit: version 13 in this environment where it has that (pip install -e
+".[nvrtc]"), else in `.venv-nvrtc13`, and version 12 in `.venv-nvrtc12`; it makes these when
 missing. Those workers import no torch.
 
 A kernel's variants differ in little that an architecture cares about, so each is compiled for the
@@ -39,15 +42,22 @@ ARCHITECTURES = {
 # The oldest of each: fewest instructions to choose from, so the likeliest to fail.
 QUICK = {13: ("sm_75",), 12: ("sm_70",)}
 
-NVRTC12_ENV = ROOT / ".venv-nvrtc12"
-NVRTC12_PACKAGES = (
-    "cuda-core==1.2.2",
-    "cuda-bindings==12.9.10",
-    "nvidia-cuda-nvrtc-cu12==12.9.86",
-    "numpy",
-)
+PACKAGES = {
+    13: ("cuda-core==1.2.2", "cuda-bindings==13.0.3", "nvidia-cuda-nvrtc==13.0.88", "numpy"),
+    12: ("cuda-core==1.2.2", "cuda-bindings==12.9.10", "nvidia-cuda-nvrtc-cu12==12.9.86", "numpy"),
+}
 PROCESSES = 2
 LOGS_SHOWN = 10  # one mistake in a shared header fails every kernel
+
+
+class Job(NamedTuple):
+    """One kernel; `options` are ProgramOptions but for the architecture, `only` the one
+    architecture that it is for, if so."""
+
+    name: str
+    source: str
+    options: dict[str, str | bool]
+    only: str | None
 
 
 class Compiled(NamedTuple):
@@ -58,22 +68,15 @@ class Compiled(NamedTuple):
     error: str
 
 
-def compile_one(kernel: str, source: str, arch: str) -> Compiled:
+def compile_one(job: Job, arch: str) -> Compiled:
     from cuda.core import Program, ProgramOptions
 
-    options = ProgramOptions(  # as in megafuse/runtime/nvrtc.py, but named for the log
-        name=kernel,
-        arch=arch,
-        std="c++17",
-        include_path=str(INCLUDE),
-        no_source_include=True,
-        fma=False,
-    )
+    fields = {**job.options, "arch": arch, "name": job.name, "include_path": str(INCLUDE)}
     try:
-        Program(source, "c++", options).compile("cubin")
+        Program(job.source, "c++", ProgramOptions(**fields)).compile("cubin")
     except Exception as error:  # NVRTC's log is in the message, whatever the type
-        return Compiled(kernel, arch, str(error).strip() or repr(error))
-    return Compiled(kernel, arch, "")
+        return Compiled(job.name, arch, str(error).strip() or repr(error))
+    return Compiled(job.name, arch, "")
 
 
 def nvrtc_version() -> tuple[int, int]:
@@ -85,7 +88,7 @@ def nvrtc_version() -> tuple[int, int]:
     return major, minor
 
 
-def work(major: int, jobs: list[tuple[str, str, str | None]], archs: list[str], share: bool) -> int:
+def work(major: int, jobs: list[Job], archs: list[str], share: bool) -> int:
     """Compiles all jobs with this environment's NVRTC; returns how many failed."""
     found = nvrtc_version()
     if found[0] != major:
@@ -94,9 +97,9 @@ def work(major: int, jobs: list[tuple[str, str, str | None]], archs: list[str], 
     failures = []
     with ProcessPoolExecutor(PROCESSES) as pool:
         pending = [
-            pool.submit(compile_one, name, source, arch)
-            for i, (name, source, only) in enumerate(jobs)
-            for arch in wanted(only, archs, i if share else None)
+            pool.submit(compile_one, job, arch)
+            for i, job in enumerate(jobs)
+            for arch in wanted(job.only, archs, i if share else None)
         ]
         for future in as_completed(pending):
             done = future.result()
@@ -123,24 +126,48 @@ def wanted(only: str | None, archs: list[str], turn: int | None) -> list[str]:
     return [archs[0], archs[1 + turn % (len(archs) - 1)]]
 
 
-def nvrtc12_python() -> str:
-    """The interpreter of `.venv-nvrtc12`, made when missing or made with other versions."""
-    python = NVRTC12_ENV / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    stamp = NVRTC12_ENV / ".ready"
-    wanted = "\n".join(NVRTC12_PACKAGES)
+def interpreter(major: int) -> str:
+    """A Python whose NVRTC is of this major version: this one, or that of an environment which is
+    made when missing or made with other versions."""
+    if here() == major:
+        return sys.executable
+    folder = ROOT / f".venv-nvrtc{major}"
+    python, stamp = folder / "bin" / "python", folder / ".ready"
+    wanted = "\n".join(PACKAGES[major])
     if not stamp.exists() or stamp.read_text() != wanted:
-        print(f"making {NVRTC12_ENV.name}: {' '.join(NVRTC12_PACKAGES)}", flush=True)
-        venv.create(NVRTC12_ENV, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *NVRTC12_PACKAGES], check=True)
+        print(f"making {folder.name}: {' '.join(PACKAGES[major])}", flush=True)
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES[major]], check=True)
         stamp.write_text(wanted)
     return str(python)
 
 
-def catalog() -> list[tuple[str, str, str | None]]:
-    """Every kernel that the package can ask NVRTC for: name, source, its one architecture if so."""
-    from megafuse.registry.catalog import jobs
+def here() -> int | None:
+    """The major version of this environment's NVRTC, or None when there is none."""
+    try:
+        import cuda.core  # noqa: F401
 
-    return [(job.name, job.source, job.arch) for job in jobs()]
+        return nvrtc_version()[0]
+    except Exception:  # not installed, or no libnvrtc: ImportError, RuntimeError, …
+        return None
+
+
+def catalog(ops: list[str]) -> list[Job]:
+    """Every kernel that the package can ask NVRTC for, or those of some ops."""
+    from megafuse.registry.catalog import jobs
+    from megafuse.runtime.nvrtc import options
+
+    found = list(jobs())
+    unknown = set(ops) - {job.op for job in found}
+    if unknown:
+        known = ", ".join(sorted({job.op for job in found}))
+        raise SystemExit(f"no kernels of {', '.join(sorted(unknown))}; there are those of {known}")
+    made = []
+    for job in found:
+        if not ops or job.op in ops:
+            fields = {k: v for k, v in options("", job.contract).items() if k != "arch"}
+            made.append(Job(job.name, job.source, fields, job.arch))
+    return made
 
 
 def chosen(major: int, asked: list[str], quick: bool) -> list[str]:
@@ -157,13 +184,15 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="one architecture for each NVRTC")
     parser.add_argument("--every", action="store_true", help="every kernel for every architecture")
     parser.add_argument("--arch", action="append", default=[], choices=known, help="only this one")
+    parser.add_argument("--op", action="append", default=[], help="only this one's kernels")
     parser.add_argument(
-        "--jobs", type=Path, help="[[name, source, null], …] as JSON, not the catalog"
+        "--jobs", type=Path, help="[[name, source, options, null], …] as JSON, not the catalog"
     )
     parser.add_argument("--worker", type=int, choices=ARCHITECTURES, help=argparse.SUPPRESS)
     args = parser.parse_args()
 
-    jobs = json.loads(args.jobs.read_text()) if args.jobs else catalog()
+    given = json.loads(args.jobs.read_text()) if args.jobs else None
+    jobs = catalog(args.op) if given is None else [Job(*job) for job in given]
     if args.worker:
         archs = chosen(args.worker, args.arch, args.quick)
         return 1 if work(args.worker, jobs, archs, not (args.every or args.arch)) else 0
@@ -178,8 +207,7 @@ def main() -> int:
             archs = chosen(major, args.arch, args.quick)
             if not archs:
                 continue
-            python = nvrtc12_python() if major == 12 else sys.executable
-            command = [python, __file__, "--worker", str(major), "--jobs", str(handed)]
+            command = [interpreter(major), __file__, "--worker", str(major), "--jobs", str(handed)]
             if args.arch:
                 command += [word for arch in archs for word in ("--arch", arch)]
             command += [option for option in ("--quick", "--every") if option in sys.argv]

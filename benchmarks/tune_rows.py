@@ -1,6 +1,6 @@
 """How the CUDA row driver should cut rows: sweeps threads, blocks and vectors a thread on this GPU.
 
-python benchmarks/tune_rows.py [OP ...]
+python benchmarks/tune_rows.py [OP ...] [--columns 768,50257] [--dtypes bfloat16] [--bytes 67108864]
 
 Prints, for a few ops, dtypes and lengths of rows, forward and backward, bytes per second as a share
 of `copy_`'s in the same run, cold L2, best first. What wins is written into
@@ -9,8 +9,8 @@ of `copy_`'s in the same run, cold L2, best first. What wins is written into
 
 from __future__ import annotations
 
+import argparse
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
@@ -26,8 +26,6 @@ from megafuse.runtime.render import RowShape, Variant
 
 OPS = ("layer_norm", "softmax")
 COLUMNS = (768, 1024, 4096, 16384, 65536)
-DTYPES = (torch.bfloat16, torch.float32)
-BYTES = 1 << 26
 ONE_SHOT = 1 << 22
 
 
@@ -60,20 +58,23 @@ def candidates(variant: Variant) -> Iterator[RowShape]:
 
 
 def rings(variant: Variant) -> Iterator[RowShape]:
-    """Rows to come in shared memory, one to three blocks a processor."""
+    """Rows to come in shared memory, one to four blocks a processor."""
     sums = sum(o.walk == "r" for o in variant.operands)
-    inputs = sum(o.walk == "c" for o in variant.inputs)
-    for threads, cluster in itertools.product((32, 64, 128, 256, 512), (1, 2, 4, 8)):
+    row, late = render.ring_vector_bytes(variant)
+    if not row or row % 16 or late % 16:
+        return
+    for threads, cluster in itertools.product((32, 64, 128, 256, 512, 1024), (1, 2, 4, 8, 16)):
         items = -(-variant.row_vectors // (threads * cluster))
         if threads * cluster > 2 * variant.row_vectors or (cluster > 1 and threads < 256):
             continue
-        if items * variant.vector * max(sums, 1) > 64:
+        registers = items * variant.vector * max(sums, 1)
+        if registers > 96 or registers * threads > 40 * 1024:
             continue
-        for block, blocks in itertools.product((256, 512), (1, 2, 3)):
+        for block, blocks in itertools.product((256, 512, 1024), (1, 2, 3, 4)):
             ring = render.ring_bytes(blocks, cluster)
             if block < threads or (cluster > 1 and block != threads) or block * blocks > 1024:
                 continue
-            if 2 * inputs * items * block * 16 <= ring:
+            if (2 * row + late) * items * block <= ring:
                 rows = block // threads
                 yield RowShape(items, threads, rows, cluster, True, False, blocks, ring)
 
@@ -105,8 +106,10 @@ def compiled(job: tuple[str, str, bool]) -> bool:
     return True
 
 
-def sweep(op: Op, columns: int, dtype: torch.dtype, pool: ProcessPoolExecutor) -> None:
-    rows = BYTES // columns // dtype.itemsize
+def sweep(
+    op: Op, columns: int, dtype: torch.dtype, size: int, passes: str, pool: ProcessPoolExecutor
+) -> None:
+    rows = size // columns // dtype.itemsize
     args = list(op.sample(Draw((rows, columns), dtype, "cuda")))
     args = [a.requires_grad_() if isinstance(a, torch.Tensor) else a for a in args]
     leaves = [a for a in args if isinstance(a, torch.Tensor)]
@@ -126,6 +129,8 @@ def sweep(op: Op, columns: int, dtype: torch.dtype, pool: ProcessPoolExecutor) -
     arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
     shipped = render.row_shape
     for family, call in (("rows_forward", forward), ("rows_backward", backward)):
+        if passes not in ("both", family.removeprefix("rows_")):
+            continue
         host.forget_kernels()
         name, variant = captured(call)[family]
         # In copies of a tensor: what is read or written of whole rows, without weights.
@@ -174,11 +179,19 @@ def _told(shape: RowShape) -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("ops", nargs="*", default=OPS)
+    parser.add_argument("--columns", default=",".join(map(str, COLUMNS)))
+    parser.add_argument("--dtypes", default="bfloat16,float32")
+    parser.add_argument("--bytes", type=int, default=1 << 26, help="of one tensor")
+    parser.add_argument("--passes", choices=("forward", "backward", "both"), default="both")
+    asked = parser.parse_args()
     assert activate(), "no C++ compiler"
+    columns = [int(c) for c in asked.columns.split(",")]
+    dtypes = [getattr(torch, d) for d in asked.dtypes.split(",")]
     with ProcessPoolExecutor(14) as pool:
-        for columns, dtype in itertools.product(COLUMNS, DTYPES):
-            for name in sys.argv[1:] or OPS:
-                sweep(mf.OPS[name], columns, dtype, pool)
+        for each, dtype, name in itertools.product(columns, dtypes, asked.ops):
+            sweep(mf.OPS[name], each, dtype, asked.bytes, asked.passes, pool)
 
 
 if __name__ == "__main__":

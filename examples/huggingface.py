@@ -1,78 +1,25 @@
-"""BERT, GPT-2 and Llama of Hugging Face's transformers with fused feed-forward blocks and norms.
+"""Models of Hugging Face's transformers, fused by one call: mf.nn.convert(model).
 
     python examples/huggingface.py            small models with random weights; downloads nothing
 
-Each function changes a model in place. The new modules hold the Parameters of the old ones, so a
-checkpoint is loaded before, and `model.save_pretrained` works after: BERT and Llama keep the names
-of their weights too. GPT-2's linear layers keep their weights transposed; there the modules hold
-transposed views of the same memory, under other names.
+The call changes classes and nothing else: every weight keeps its name, shape and place. So a
+checkpoint of the plain model loads into the fused one and the other way round, optimizers stay as
+they are, and adapters (LoRA) may come before or after. What it left, and why, is printed too.
 """
 
 from __future__ import annotations
 
 import copy
+import tempfile
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import megafuse as mf
 
 
-def fuse_bert(model: nn.Module) -> None:
-    """dense + gelu as LinearGELU, dropout + residual + LayerNorm as ResidualLayerNorm."""
-    for module in list(model.modules()):
-        kind = type(module).__name__
-        if kind == "BertLayer":
-            fuse_gelu(module.intermediate, "intermediate_act_fn")
-            module.output = DenseAddNorm(module.output)
-            module.attention.output = DenseAddNorm(module.attention.output)
-        elif kind == "BertPredictionHeadTransform":
-            fuse_gelu(module, "transform_act_fn")
-    mf.nn.convert(model)  # the norms that are left
-
-
-def fuse_gelu(module: nn.Module, activation: str) -> None:
-    """`module.dense` takes the activation in; the names of its weights stay."""
-    module.dense = mf.nn.LinearGELU.from_torch(module.dense)
-    setattr(module, activation, nn.Identity())
-
-
-class DenseAddNorm(nn.Module):
-    """LayerNorm(residual + dropout(dense(x))): BertOutput and BertSelfOutput, by their names."""
-
-    def __init__(self, output: nn.Module) -> None:
-        super().__init__()
-        self.dense = output.dense
-        self.LayerNorm = mf.nn.ResidualLayerNorm.from_torch(output.LayerNorm, output.dropout)
-
-    def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
-        return self.LayerNorm(self.dense(hidden_states), input_tensor)[0]
-
-
-def fuse_gpt2(model: nn.Module) -> None:
-    """Each mlp as an FFN, each norm as a LayerNorm."""
-    for module in list(model.modules()):
-        if type(module).__name__ == "GPT2Block":
-            mlp = module.mlp
-            module.mlp = mf.nn.FFN.from_torch(mlp.c_fc, "gelu_tanh", mlp.c_proj, mlp.dropout)
-    mf.nn.convert(model)
-
-
-def fuse_llama(model: nn.Module) -> None:
-    """Each mlp as a SwiGLUFFN, each norm as an RMSNorm."""
-    for parent in list(model.modules()):
-        for name, module in list(parent.named_children()):
-            if type(module).__name__ == "LlamaMLP":
-                layers = module.gate_proj, module.up_proj, module.down_proj
-                setattr(parent, name, mf.nn.SwiGLUFFN.from_torch(*layers))
-            elif type(module).__name__ == "LlamaRMSNorm":
-                norm = mf.nn.RMSNorm(len(module.weight), module.variance_epsilon, device="meta")
-                norm.weight = module.weight
-                setattr(parent, name, norm)
-
-
-def small_models() -> dict[str, tuple[nn.Module, object]]:
-    """Random weights, no dropout, and the function that fuses each."""
+def small_models() -> dict[str, nn.Module]:
+    """Random weights, no dropout."""
     import transformers as hf
 
     sizes = {"vocab_size": 200, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -92,27 +39,28 @@ def small_models() -> dict[str, tuple[nn.Module, object]]:
     )
     llama = hf.LlamaConfig(**sizes, intermediate_size=176, num_key_value_heads=1)
     return {
-        "BERT": (hf.BertForMaskedLM(bert), fuse_bert),
-        "GPT-2": (hf.GPT2LMHeadModel(gpt2), fuse_gpt2),
-        "Llama": (hf.LlamaForCausalLM(llama), fuse_llama),
+        "BERT": hf.BertForMaskedLM(bert),
+        "GPT-2": hf.GPT2LMHeadModel(gpt2),
+        "Llama": hf.LlamaForCausalLM(llama),
     }
 
 
 def main() -> None:
+    torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokens = torch.randint(200, (4, 32), device=device)
-    for name, (model, fuse) in small_models().items():
+    for name, model in small_models().items():
         model = model.to(device).eval()
         fused = copy.deepcopy(model)
-        fuse(fused)
-        with torch.no_grad():
-            expected, got = model(tokens).logits, fused(tokens).logits
-        kinds = {type(m) for m in fused.modules()}
-        ours = sorted(k.__name__ for k in kinds if k.__module__.startswith("megafuse"))
-        print(f"{name}: {', '.join(ours)}")
+        print(f"{name}\n{mf.nn.convert(fused)}")
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            fused.save_pretrained(folder)  # and back, into the plain model
+            loaded = type(model).from_pretrained(folder).to(device).eval()
+            expected, got, again = (m(tokens).logits for m in (model, fused, loaded))
         print(
-            f"  largest logit {expected.abs().max():.3f}, largest difference "
-            f"{(got - expected).abs().max():.1e}"
+            f"largest logit {expected.abs().max():.3f}, largest difference of the fused model "
+            f"{(got - expected).abs().max():.1e}, of what it saved "
+            f"{(again - expected).abs().max():.1e}\n"
         )
 
 

@@ -110,6 +110,16 @@ def test_real_numbers(monkeypatch):
     assert roof.roofs("cpu") == found
 
 
+def test_slow_products_are_measured_small(monkeypatch):
+    """One of 1024 a side would take 2 s at this rate, one of 512 a quarter of a second."""
+    sides = []
+    monkeypatch.setattr(roof, "_seconds", lambda a, b: 2.0 / (1024 / len(a)) ** 3)
+    monkeypatch.setattr(roof, "_best", lambda call, device: sides.append(len(call(0))) or 1.0)
+    rate = roof._gemm("cpu", "float32", 1024)
+    assert sides == [512]
+    assert rate == 2.0 * 512**3
+
+
 def test_which_gemm_bounds_a_dtype():
     found = Roofs(1.0, 1.0, {"float32": 10.0, "bfloat16": 80.0, "float64": 5.0})
     assert found.matching("float32") == 10.0

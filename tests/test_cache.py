@@ -82,6 +82,21 @@ def test_size_and_clear(place: Path) -> None:
     cache.get(KEY, "kernel.so", write)
 
 
+def test_find_and_remove(place: Path) -> None:
+    other = cache.key("another")
+    assert cache.find(KEY, "kernel.so") is None
+    path = cache.get(KEY, "kernel.so", write)
+    cache.get(other, "note.json", write)
+    assert cache.find(KEY, "kernel.so") == path
+    assert cache.find(KEY, "note.json") is None
+    assert cache.entries_with("note.json") == [other]
+    assert cache.remove(other)
+    assert cache.entries_with("note.json") == []
+    assert cache.find(KEY, "kernel.so") == path
+    truncate(path)
+    assert cache.find(KEY, "kernel.so") is None, "a damaged file is not found"
+
+
 def test_clear_leaves_what_is_being_built() -> None:
     def build(path: Path) -> None:
         path.write_bytes(b"half")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import logging
@@ -79,14 +80,15 @@ def test_cxx_may_be_a_path_with_spaces(tmp_path: Path, monkeypatch: pytest.Monke
 @needs_compiler
 @pytest.mark.parametrize("cxx", ["/does/not/exist", "'open quote", "false"])
 def test_a_cxx_that_does_not_run_is_passed_over_aloud(
-    cxx: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cxx: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(progress.logger, "propagate", True)
     monkeypatch.delenv("CXX", raising=False)
     usual = cpp.find()
     cpp._find.cache_clear()  # so that it warns again if another test asked first
     monkeypatch.setenv("CXX", cxx)
     assert cpp.find() == usual
-    assert "CXX=" in capsys.readouterr().err
+    assert "CXX=" in caplog.text
 
 
 # ---- using it
@@ -129,6 +131,72 @@ def test_a_refused_source_is_quoted_and_kept(tmp_path: Path) -> None:
     shutil.rmtree(error.source.parent)
 
 
+@posix
+@pytest.mark.parametrize("how", ["it works", "it cannot be started", "no room for the source"])
+def test_no_folder_is_left_unless_an_error_names_it(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = script(tmp_path / "works", "echo works 1.0")
+    monkeypatch.setenv("CXX", str(works))
+    assert cpp.find() is not None
+    made: list[str] = []
+    monkeypatch.setattr(cpp.tempfile, "mkdtemp", lambda prefix: made.append(_folder()) or made[0])
+
+    def _folder() -> str:
+        (tmp_path / "made").mkdir()
+        return str(tmp_path / "made")
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if how == "it cannot be started":
+        works.unlink()
+    if how == "no room for the source":
+        monkeypatch.setattr(Path, "write_text", full)
+    with contextlib.nullcontext() if how == "it works" else pytest.raises((OSError, RuntimeError)):
+        cpp.compile_shared("int f;", tmp_path / "f.so")
+    assert made
+    assert not Path(made[0]).exists()
+
+
+@posix
+@pytest.mark.parametrize(
+    ("system", "expected"), [("darwin", ["-undefined", "dynamic_lookup"]), ("linux", [])]
+)
+def test_the_command_line_of_a_python_module(
+    system: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On macOS the linker wants every name found, and Python's are in the interpreter."""
+    from megafuse.runtime import loader
+
+    log = tmp_path / "arguments"
+    monkeypatch.setenv("CXX", str(script(tmp_path / "clang++", f'echo "$@" > {log}; echo it 1.0')))
+    assert cpp.find() is not None
+    monkeypatch.setattr(sys, "platform", system)
+    loader._compile(tmp_path / "host.so")
+    told = log.read_text().split()
+    assert {"-shared", "-fPIC", "-std=c++20", "-ltorch_python", "-ltorch_cpu", "-lc10"} <= set(told)
+    assert [a for a in told if a in ("-undefined", "dynamic_lookup")] == expected
+    assert told.index("-o") < told.index("-lc10"), "libraries after what needs them"
+
+
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="no clang++")
+def test_clang_compiles_and_keeps_arithmetic_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "clang++")
+    flags = cpp.kernel_flags()
+    assert {"-O3", "-std=c++17", "-ffp-contract=off"} <= set(flags)
+    for headers in (
+        ("layer_norm.h", "rows_cpu.h", "short_rows_cpu.h"),
+        ("dropout_relu.h", "quantize_int8.h", "pointwise_cpu.h", "sum_cpu.h"),
+        ("attention_cpu.h",),
+    ):
+        source = "".join(f'#include "{header}"\n' for header in headers)
+        checked = [*flags, "-fsyntax-only"]
+        cpp.compile_shared(source, tmp_path / "x.so", include=[sources.KERNELS], flags=checked)
+
+
 def test_a_long_message_is_trimmed_and_an_error_pickles() -> None:
     stderr = "\n".join(f"line {i}" for i in range(100))
     error = cpp.CompileError(["c++", "-o", "a b"], stderr, Path("kept.cpp"))
@@ -153,6 +221,20 @@ def test_kernel_flags_are_accepted_and_keep_arithmetic_as_written(tmp_path: Path
     f = ctypes.CDLL(str(tmp_path / "f.so")).f
     f.restype, f.argtypes = ctypes.c_double, [ctypes.c_double, ctypes.c_double]
     assert f(1 / 3, 1 / 7) == 0.0
+
+
+@posix
+def test_a_compiler_that_refuses_everything_says_nothing_about_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no compiler without flags: nothing is remembered of it."""
+    broken = 'case "$*" in *--version) echo broken 1.0; exit;; esac; echo no cc1plus >&2; exit 1'
+    path = script(tmp_path / "broken", broken)
+    monkeypatch.setenv("CXX", str(path))
+    with pytest.raises(cpp.CompileError, match="no cc1plus"):
+        cpp.kernel_flags()
+    script(path, "echo broken 1.0")  # it is mended: g++ was installed beside gcc
+    assert "-O3" in cpp.kernel_flags()
 
 
 @needs_compiler
@@ -315,7 +397,7 @@ def _without_the_package(code: str) -> str:
     ("missing", "fix"),
     [
         (".", "None"),
-        ("cuda/core", "pip install cuda-core"),
+        ("cuda/core", "pip install {extra}"),
         ("cuda/bindings", 'pip install "cuda-bindings=={major}.*"'),
         ("nvidia", "pip install {nvrtc}"),
     ],
@@ -326,7 +408,9 @@ def test_what_is_missing_is_named_with_its_fix(tmp_path: Path, missing: str, fix
     if missing == "nvidia" and said == "False None":
         pytest.skip("this system has its own libnvrtc")
     package = "nvidia-cuda-nvrtc-cu12" if major == 12 else f'"nvidia-cuda-nvrtc=={major}.*"'
-    assert said.endswith(fix.format(major=major, nvrtc=package))
+    # The subprocess has the symlinked site, in which megafuse itself may not be installed.
+    extra = nvrtc._extra() if said.endswith(nvrtc._extra()) else "cuda-core"
+    assert said.endswith(fix.format(major=major, nvrtc=package, extra=extra))
     assert said.startswith("False" if missing in (".", "cuda/core") else "True"), said
 
 
@@ -375,10 +459,24 @@ def test_closure_reaches_headers_of_headers_once(kernels: Path) -> None:
     assert declared(sources.closure('#include "loop.h"')) == ["loop"]
 
 
-def test_closure_leaves_other_peoples_headers_alone(kernels: Path) -> None:
-    source = '#include <base.h>\n#include "cuda_fp16.h"\n#include "../outside.h"\n'
+def test_system_headers_are_left_to_the_compiler(kernels: Path) -> None:
+    source = '#include <base.h>\n#include "cuda_fp16.h"\n'
     assert sources.closure(source + '// #include "op.h"\n') == ""
     assert sources.flatten(source) == source
+
+
+def test_closure_reaches_headers_outside_and_flatten_leaves_them(kernels: Path) -> None:
+    outside = kernels.parent / "outside.h"
+    outside.write_text('int outside();\n#include "base.h"\n#include "next.h"\n')
+    (kernels.parent / "next.h").write_text("int next();\n")
+    for name in ("../outside.h", outside.as_posix()):
+        source = f'#include "{name}"\n'
+        assert declared(sources.closure(source)) == ["outside", "base", "next"]
+        assert sources.flatten(source) == source
+        assert not sources.ships(name)
+    assert sources.ships("op.h")
+    assert sources.ships("deep/inner.h")
+    assert not sources.ships("none.h")
 
 
 def test_an_edit_changes_the_closure_of_what_includes_it_alone(kernels: Path) -> None:
@@ -432,11 +530,35 @@ def test_the_shipped_kernels_flatten() -> None:
 
 
 @pytest.fixture
-def _at_info() -> Iterator[None]:
+def _at_info(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As the command line has it."""
     level = progress.logger.level
-    progress.logger.setLevel("INFO")
+    monkeypatch.setattr(progress.logger, "handlers", [])
+    monkeypatch.setattr(progress.logger, "propagate", True)
+    progress.logger.setLevel("NOTSET")
+    progress.show()
     yield
     progress.logger.setLevel(level)
+
+
+def test_importing_leaves_logging_to_the_program(tmp_path: Path) -> None:
+    code = (
+        "import logging, megafuse\nlog = logging.getLogger('megafuse')\n"
+        "print(log.handlers, log.propagate, log.level, logging.getLogger().handlers)\n"
+        "from megafuse.runtime import progress\nprogress.logger.warning('told')\n"
+        "progress.logger.info('kept')"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(sources.__file__).parents[2])}
+    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert ran.stdout == "[] True 0 []\n", ran.stderr
+    assert ran.stderr == "told\n", "Python's handler of last resort has warnings, no more"
+
+
+@pytest.mark.usefixtures("_at_info")
+def test_showing_twice_says_it_once(capsys: pytest.CaptureFixture[str]) -> None:
+    progress.show()
+    progress.logger.info("it")
+    assert capsys.readouterr().err == "megafuse: it\n"
 
 
 @pytest.mark.usefixtures("_at_info")
@@ -465,11 +587,16 @@ def test_failed_work_logs_no_success(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.usefixtures("_at_info")
 def test_progress_is_silenced_by_the_level(capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("megafuse").setLevel("WARNING")
+    with progress.compiling("it"):
+        pass
+    assert capsys.readouterr().err == ""
+    logging.getLogger("megafuse").setLevel("ERROR")
     with progress.compiling("it", "long"):
         pass
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.usefixtures("_at_info")
 def test_no_stderr_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     progress.logger.warning("nobody hears this")

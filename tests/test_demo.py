@@ -18,7 +18,7 @@ import torch
 from megafuse.bench import Ratio, Timing
 from megafuse.learn import demo, explain, terminal
 from megafuse.learn.ledger import Ledger, count
-from megafuse.learn.measure import Calls, Measured
+from megafuse.learn.verdicts import demo as verdicts
 from megafuse.runtime import cpp
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,7 +43,7 @@ def test_piped(columns):
     words = " ".join(ran.stdout.split())
     for part in ("2 operations, 16 bytes per float", "1 operation, 8 bytes per float"):
         assert part in words
-    for size in ("1 K", "16 K", "256 K"):
+    for size in ("1 Ki", "16 Ki", "256 Ki"):
         assert size in words
     assert "Both are right." in words
     assert "speed-up" in words
@@ -111,9 +111,9 @@ def test_page_holds_figures_and_results(tmp_path, capsys):
     text = page.read_text("utf-8")
     assert re.findall("<h3>(.*?)</h3>\n<svg", text) == [
         "The way of the data",
-        "Time for 256 K floats",
-        "Speed-up against size, warm, and as predicted",
-        "Roofline, warm, 256 K floats",
+        "Time for 256 Ki floats, warm cache",
+        "Speed-up in the demo, warm cache",
+        "Roofline of the demo, 256 Ki floats, warm cache",
     ]
     # No chart of the results has the title of a figure: those are cold.
     headings = re.findall("<h[23][^>]*>(.*?)</h[23]>", text)
@@ -179,11 +179,7 @@ def test_ledger_counts_what_pytorch_runs():
     assert count(lambda: torch.cat([x, x])).bytes_moved == 4 * x.nbytes
 
 
-# ---- the words follow the numbers
-
-
-def measured(separate: float, fused: float, copy: float, clone: float) -> Measured:
-    return Measured(1 << 24, *(Timing.of([t, t]) for t in (separate, fused, copy, clone)))
+# ---- the words follow the numbers (more of them: tests/learn/test_verdicts.py)
 
 
 TWO = Ledger(("gelu", "mul"), 16 << 24)
@@ -191,55 +187,20 @@ ONE = Ledger(("gelu_scale",), 8 << 24)
 
 
 def test_prediction_is_bytes_over_the_rate_of_a_copy():
-    text = explain.prediction(1 << 24, 36e-6, TWO, ONE, "fused")
+    text = verdicts.prediction(1 << 24, 36e-6, TWO, ONE, "fused")
     assert "takes 36.0 µs here: 3728.3 GB/s" in text
     assert "268 MB take 72.0 µs" in text
     assert "134 MB of fused 36.0 µs" in text
     assert "So fused should be 2.0× as fast, if arithmetic costs nothing." in text
-    assert "So both should take as long" in explain.prediction(1024, 1e-6, TWO, TWO, "reference")
+    assert "So both should take as long" in verdicts.prediction(1024, 1e-6, TWO, TWO, "reference")
 
 
-@pytest.mark.parametrize(
-    ("gain", "guess", "said"),
-    [
-        (2.1, None, "Counting bytes was enough."),
-        (3.0, None, "More than bytes alone"),
-        (1.2, 1.5, "Less than bytes alone: something else takes time in both, see below. You were"),
-        (2.1, 9.0, "your guess 9×. Counting bytes was enough."),
-    ],
-)
-def test_outcome(gain, guess, said):
-    assert said in explain.outcome(2.0, Ratio(gain, gain, gain), guess)
-
-
-def test_large_where_memory_binds():
-    taken = measured(72e-6, 37e-6, 36e-6, 36e-6)
-    text = explain.bytes_moved(taken, TWO, ONE)
-    assert "268 MB" in text
-    assert "134 MB" in text
-    assert "fresh memory for one result" not in text
-    text = explain.roof(taken, TWO)
-    assert "97% of the copy's rate: its arithmetic hides behind the memory" in text
-    assert "72.0 µs; it takes 72.0 µs." in text
-
-
-def test_large_where_instructions_bind():
-    taken = measured(31e-3, 18e-3, 2.4e-3, 6e-3)
-    assert "3.60 ms is the price of fresh memory" in explain.bytes_moved(taken, TWO, ONE)
-    text = explain.roof(taken, TWO)
-    assert "not memory alone" in text
-    assert "does not explain all of it" in text
-
-
-def test_large_where_fusing_lost():
-    assert "fusing lost" in explain.roof(measured(1e-3, 2e-3, 1e-3, 1e-3), TWO)
-
-
-@pytest.mark.parametrize(("one", "said"), [(8e-6, "number of calls"), (1e-6, "the work itself")])
-def test_small(one, said):
-    text = explain.small(Calls(1024, one, one / 2, 1e-5, 5e-6), TWO, "cpu")
-    assert said in text
-    assert "launches" not in text
+@pytest.mark.parametrize(("guess", "closer"), [(None, False), (2.9, True), (9.0, False)])
+def test_a_guess_beside_the_outcome(guess, closer):
+    taken = tuple(Timing.of([t] * 5) for t in (90e-6, 30e-6))
+    text = verdicts.outcome((72e-6, 36e-6), taken, Ratio(3.0, 3.0, 3.0), guess)
+    assert (f"your guess {guess:g}×" in text) if guess else ("your guess" not in text)
+    assert ("You were closer than the ledger." in text) == closer
 
 
 @pytest.mark.parametrize(
@@ -257,7 +218,7 @@ def test_seconds(value, text):
     assert explain.seconds(value) == text
 
 
-@pytest.mark.parametrize(("size", "text"), [(1, "1"), (1 << 10, "1 K"), (1 << 24, "16 M")])
+@pytest.mark.parametrize(("size", "text"), [(1, "1"), (1 << 10, "1 Ki"), (1 << 24, "16 Mi")])
 def test_amount(size, text):
     assert explain.amount(size) == text
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from contract import rules
 
 import megafuse
 from megafuse import cli
@@ -20,9 +21,7 @@ FILES = {
     "README": ROOT / "README.md",
     "LEARN": ROOT / "LEARN.md",
     "CONTRIBUTING": ROOT / "CONTRIBUTING.md",
-    "benchmarks": ROOT / "docs" / "benchmarks.md",
-    "modules": ROOT / "docs" / "modules.md",
-    "fp32": ROOT / "docs" / "fp32.md",
+    **{file.stem: file for file in sorted((ROOT / "docs").glob("*.md"))},
 }
 GUIDES = {name: file.read_text(encoding="utf-8") for name, file in FILES.items()}
 README, CONTRIBUTING = GUIDES["README"], GUIDES["CONTRIBUTING"]
@@ -55,11 +54,34 @@ def run(*arguments: str | Path, package: Path) -> str:
 # ---- what is written
 
 
-def test_readme_has_the_table_that_the_command_prints(capsys):
+def test_docs_have_the_table_that_the_command_prints(capsys):
     assert cli.main(["ops", "--markdown"]) == 0
     printed = capsys.readouterr().out
-    assert printed in README, "put what `megafuse ops --markdown` prints into README.md"
-    assert set(re.findall(r"^\| `(\w+)\(", README, re.M)) == set(megafuse.OPS)
+    assert printed in GUIDES["ops"], "put what `megafuse ops --markdown` prints into docs/ops.md"
+    assert set(re.findall(r"^\| `(\w+)\(", GUIDES["ops"], re.M)) == set(megafuse.OPS)
+
+
+def test_readme_is_short_and_names_every_op():
+    assert len(README.splitlines()) < 250
+    listed = README.partition("## The ops")[2].partition("## ")[0]
+    rows = [line for line in listed.splitlines() if line.startswith("| ")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(megafuse.OPS)
+
+
+def test_every_exception_to_the_rule_is_told():
+    table = rules.exceptions()
+    assert table in GUIDES["contract"], (
+        f"put this into docs/contract.md, which has another table:\n{table}"
+    )
+    assert (
+        f"| all but 1 in 1000 | {rules.MOST} times eager's error + {rules.FLOOR} ulp |"
+        in (GUIDES["contract"])
+    )
+    assert (
+        f"| the worst | {rules.WORST} times eager's worst + {rules.FLOOR} ulp |"
+        in (GUIDES["contract"])
+    )
+    assert "docs/contract.md#exceptions" in README
 
 
 @EACH
@@ -190,8 +212,8 @@ def test_walk_is_formatted(tmp_path):
         assert ran.returncode == 0
 
 
-def test_readme_shows_the_results_files():
-    """`python benchmarks/readme_results.py` brings README up to date."""
+def test_pages_show_the_results_files():
+    """`python benchmarks/readme_results.py` brings README, LEARN and docs/results.md up to date."""
     script = ROOT / "benchmarks" / "readme_results.py"
     ran = subprocess.run([sys.executable, str(script), "--check"], check=False)
-    assert ran.returncode == 0, "README.md and benchmarks/results disagree"
+    assert ran.returncode == 0, "a page and benchmarks/results disagree: run the script"

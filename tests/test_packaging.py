@@ -55,6 +55,20 @@ def test_version_is_said_once():
     assert megafuse.__version__ == declared
 
 
+def test_what_cuda_needs_is_an_extra():
+    """A CPU-only machine gets none of it, and `dev` goes with a torch for any CUDA version."""
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 has it")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    plain = [*project["dependencies"], *extras["dev"], *extras["docs"]]
+    assert not [need for need in plain if re.search("cuda|nvidia", need)]
+    assert any(need.startswith("cuda-core") for need in extras["cuda"])
+    for name in ("cu12", "cu13", "nvrtc"):
+        assert "megafuse[cuda]" in extras[name]
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert not re.search("^(cuda-bindings|nvidia)", pins, re.M), "these follow torch's CUDA"
+
+
 def test_wheel_is_pure_python_and_holds_the_kernels(tmp_path):
     for module in ("pip", "hatchling"):
         if importlib.util.find_spec(module) is None:
@@ -69,11 +83,12 @@ def test_wheel_is_pure_python_and_holds_the_kernels(tmp_path):
     expected = {
         path.relative_to(package.parent).as_posix()
         for path in package.rglob("*")
-        if path.suffix in SOURCES | {".py"}
+        if path.suffix in SOURCES | {".py", ".typed"}
     }
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
     assert any(name.endswith(".h") for name in expected)
+    assert "megafuse/py.typed" in held
     assert expected <= held
     strangers = {name for name in held if not name.startswith(("megafuse/", "megafuse-"))}
     assert not strangers

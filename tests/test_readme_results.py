@@ -1,4 +1,4 @@
-"""benchmarks/readme_results.py: README's and LEARN's tables, from results files."""
+"""benchmarks/readme_results.py: the tables of README, LEARN and docs/results.md."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ SCRIPT = Path(__file__).parent.parent / "benchmarks" / "readme_results.py"
 
 @pytest.fixture
 def script(tmp_path, monkeypatch) -> ModuleType:
-    """With a README and results of its own."""
+    """With pages and results of its own."""
     found = importlib.util.spec_from_file_location("readme_results", SCRIPT)
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     monkeypatch.setattr(module, "README", tmp_path / "README.md")
     monkeypatch.setattr(module, "LEARN", tmp_path / "LEARN.md")
+    monkeypatch.setattr(module, "PAGE", tmp_path / "results.md")
     monkeypatch.setattr(module, "RESULTS", tmp_path)
-    for page in (module.README, module.LEARN):
+    for page in (module.README, module.LEARN, module.PAGE):
         page.write_text("Before.\n<!-- results -->\nold\n<!-- /results -->\nAfter.\n")
     return module
 
@@ -91,7 +92,7 @@ def test_every_results_file_has_its_table(script, tmp_path, monkeypatch):
     made.result([made.row()]).write(tmp_path / "seeds-b.json")
     layers().write(tmp_path / "transformer-a.json")
     layers().write(tmp_path / "other-a.json")
-    text = script.rendered()[script.README]
+    text = script.rendered()[script.PAGE]
     assert text.startswith("Before.\n<!-- results -->\n<details>")
     assert text.endswith("</details>\n<!-- /results -->\nAfter.\n")
     assert text.count("<details>") == 2
@@ -100,10 +101,49 @@ def test_every_results_file_has_its_table(script, tmp_path, monkeypatch):
     assert script.main() == 1
     monkeypatch.setattr("sys.argv", ["readme_results.py"])
     assert script.main() == 0
-    assert script.README.read_text() == text
+    assert script.PAGE.read_text() == text
     monkeypatch.setattr("sys.argv", ["readme_results.py", "--check"])
     assert script.main() == 0
-    assert script.LEARN.read_text() == script.rendered()[script.LEARN]
+    for page in (script.README, script.LEARN):
+        assert page.read_text() == script.rendered()[page]
+
+
+def headline(suite: str, device: str, op: str, mode: str, dtype: str, label: str) -> Result:
+    """A run that has this one row of README's."""
+    size, *choices = label.split()
+    shape, *widths = [[int(n) for n in part.split("×")] for part in size.split("→")]
+    named: dict[str, str | int] = {}
+    for choice in choices:
+        name, _, number = choice.partition("=")
+        named[name] = int(number) if number else choice
+    row = made.row(op, mode=mode, dtype=dtype, shape=shape, choices=named)
+    row.widths = [width for (width,) in widths]
+    assert row.label == label
+    result = made.result([row, made.row("swiglu", 1 << 20)])
+    result.suite = suite
+    if device == "cpu":
+        result.machine |= {"device": "cpu", "gpu": None, "cpu": "Some(R) CPU"}
+    return result
+
+
+def test_readme_has_the_first_eight_of_its_rows(script, tmp_path):
+    keys = script.HEADLINES[:6] + script.HEADLINES[8:]
+    for i, key in enumerate(keys):
+        headline(*key).write(tmp_path / f"{key[0]}-{i}.json")
+    lines = [line for line in script.rendered()[script.README].splitlines() if line[:3] == "| `"]
+    assert len(lines) == script.SHOWN == 8
+    shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [cell[0] for cell in shown] == [f"`{key[2]}`" for key in keys[:8]]
+    assert shown[0][4:] == ["NVIDIA H200", "10.0 µs", "4.04 µs", "4.00 µs", "2.50×", "≈1.01×"]
+
+
+def test_the_rows_of_one_machine_stand_together(script, tmp_path):
+    cuda, cpu = script.HEADLINES[8], script.HEADLINES[6]
+    headline(*cuda).write(tmp_path / "seeds-a.json")
+    headline(*cpu).write(tmp_path / "seeds-b.json")
+    text = script.rendered()[script.README]
+    assert cells(text, "quantize_int8")[4] == "NVIDIA H200"  # the first of two lines
+    assert "Some CPU, 16 threads" in text
 
 
 def test_a_learner_sees_both_ways(script, tmp_path):
@@ -131,10 +171,20 @@ def test_a_page_without_markers_is_named(script):
         script.rendered()
 
 
-def test_a_stopped_run_says_so(script):
-    stopped = layers()
+def test_a_stopped_run_is_not_shown(script, tmp_path):
+    """What is missing from it may be what is slow."""
+    stopped = made.result([made.row()])
     stopped.stopped = True
-    assert "stopped before its end" in script.table(stopped)
+    stopped.write(tmp_path / "seeds-a.json")
+    for text in script.rendered().values():
+        assert "gelu_scale" not in text
+
+
+def test_a_wrong_result_has_a_note(script):
+    text = script.table(layers())
+    assert "wrong: the result did not pass the check" in text
+    assert "- `softmax` 16384×64, forward+backward, float32, eager: off" in text
+    assert "wrong" not in script.table(made.result([made.row()]))
 
 
 def test_the_docs_table_of_float32_is_up_to_date():

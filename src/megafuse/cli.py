@@ -42,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if run is None:
         parser.print_help()
         return 0
+    from megafuse.runtime import progress
+
+    progress.show()
     try:
         status = run(parsed)
         sys.stdout.flush()
@@ -98,7 +101,7 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
     ops = commands.add_parser("ops", help="every op, its formula and its dtypes")
     ops.add_argument("name", nargs="?", metavar="OP", help="one op, whole: its code, its cost")
-    ops.add_argument("--markdown", action="store_true", help="as the table in README.md")
+    ops.add_argument("--markdown", action="store_true", help="as the table in docs/ops.md")
     ops.set_defaults(run=_ops)
     return parser, dict(commands.choices)
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
+import sys
 import textwrap
 import warnings
 from dataclasses import dataclass
 
 import torch
 
-from megafuse.runtime import cache, cpp, loader, nvrtc
+from megafuse.runtime import build, cache, cpp, fallback, loader, nvrtc
 
 _INSTALL_TORCH = "pip install torch with CUDA: pytorch.org/get-started gives the command"
-_INSTALL_COMPILER = (
-    "apt install g++ (Debian, Ubuntu) | dnf install gcc-c++ (Fedora) | xcode-select --install "
-    "(macOS) | MinGW-w64 g++ or clang++ (Windows); or set CXX to a compiler"
-)
+_REPORT = "none known: please report it, with the text above; the reference runs meanwhile"
 _OTHER_CACHE = "set MEGAFUSE_CACHE to a directory that only you can write"
 
 
@@ -48,40 +47,53 @@ class Report:
 
 
 def doctor() -> Report:
-    """Looks at GPU, driver, torch, compilers and cache. Compiles nothing, and never raises.
+    """Looks at GPU, driver, torch, compilers and cache, and tries a small build of each kind.
+
+    It never raises. The builds take some seconds the first time; what works is kept in the cache.
+    Where they work, what failed to compile earlier is forgotten: the next call tries it again.
 
     >>> print(megafuse.doctor())
     """
     gpu, has_gpu = _gpu()
-    compiler = _compiler()
     compile_cuda = _nvrtc(has_gpu)
+    compiler = _compiler()
     place = _cache()
-    findings = (gpu, *_torch(), compile_cuda, compiler, _host(place), place, _threads())
-    cpu, cuda = _runs(has_gpu, compiler, compile_cuda, place)
-    return Report(findings, cpu, cuda)
+    looked_at = [gpu, *_torch(), compile_cuda, compiler]
+    if compiler.fix is None and place.fix is None:
+        built = [_kernels(), _host()]
+        if all(finding.fix is None for finding in built):
+            built += _earlier()
+        looked_at += built
+    findings = (*looked_at, place, _threads())
+    return Report(findings, *_runs(has_gpu, findings))
 
 
 # ---- what will run where
 
 
-def _runs(
-    has_gpu: bool, compiler: Finding, compile_cuda: Finding, place: Finding
-) -> tuple[str, str]:
+def _runs(has_gpu: bool, findings: tuple[Finding, ...]) -> tuple[str, str]:
     """What CPU and CUDA tensors run. CUDA launches go through the host runtime, which is C++."""
-    reference = "reference: plain PyTorch, unfused, because "
-    if compiler.fix is not None:
-        cpu = reference + "there is no C++ compiler"
-    elif place.fix is not None:
-        cpu = "nothing: calls raise CacheError until the cache is repaired"
-    else:
-        cpu = "fused C++ kernels"
+    missing = {finding.what for finding in findings if finding.fix is not None}
+    reasons = {
+        "C++ compiler": "there is no C++ compiler",
+        "cache": "the kernel cache cannot be used",
+        "host runtime": "the host runtime cannot be built",
+        "CPU kernels": "C++ cannot be compiled and run",
+        "NVRTC": "NVRTC cannot be used",
+    }
+    if sys.platform == "win32":
+        reasons["C++ compiler"] = "fused kernels are for Linux and macOS"
+
+    def runs(fused: str, needs: list[str]) -> str:
+        why = [reasons[what] for what in needs if what in missing]
+        return f"reference: plain PyTorch, unfused, because {why[0]}" if why else fused
+
+    # What stops a small C++ kernel, such as a disk mounted noexec, stops the host runtime too.
+    both = ["C++ compiler", "cache", "host runtime", "CPU kernels"]
+    cpu = runs("fused C++ kernels", both)
     if not has_gpu:
         return cpu, "no GPU that torch can use"
-    if cpu != "fused C++ kernels":
-        return cpu, cpu
-    if compile_cuda.fix is not None:
-        return cpu, reference + "NVRTC cannot be used"
-    return cpu, "fused CUDA kernels"
+    return cpu, runs("fused CUDA kernels", [*both, "NVRTC"])
 
 
 # ---- each thing
@@ -135,7 +147,7 @@ def _nvidia_smi(field: str) -> list[str]:
 
 def _torch() -> list[Finding]:
     cuda = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU"
-    found = [Finding("torch", f"{torch.__version__}, {cuda}")]
+    found = [Finding("torch", f"{torch.__version__}, {cuda}{loader.untested()}")]
     if torch.version.hip is not None:
         found.append(Finding("ROCm", "not supported: GPU tensors are not ours", _INSTALL_TORCH))
     return found
@@ -145,32 +157,85 @@ def _nvrtc(has_gpu: bool) -> Finding:
     version = nvrtc.version()
     found = "not found" if version is None else ".".join(map(str, version))
     problem = nvrtc.problem()
-    if problem is None:
-        return Finding("NVRTC", f"{found}, compiles CUDA kernels")
-    if not has_gpu:  # nothing to fix: there is nothing to run them on
+    if problem is not None and not has_gpu:  # nothing to fix: there is nothing to run them on
         return Finding("NVRTC", f"{found}; not needed without a GPU")
-    what, _, fix = problem.rpartition(": ")
-    return Finding("NVRTC", f"{found}: {what}", fix)
+    if problem is not None:
+        what, _, fix = problem.rpartition(": ")
+        return Finding("NVRTC", f"{found}: {what}", fix)
+    for arch in _architectures() if has_gpu else ["sm_90"]:
+        try:
+            nvrtc.compile_cubin('extern "C" __global__ void probe() {}', arch, [])
+        except Exception as error:
+            return _refused("NVRTC", f"{found} does not compile for {arch}", error)
+    return Finding("NVRTC", f"{found}, compiles CUDA kernels")
+
+
+def _architectures() -> list[str]:
+    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return sorted({f"sm_{each.major}{each.minor}" for each in found})
 
 
 def _compiler() -> Finding:
+    what = "C++ compiler"
+    if sys.platform == "win32":
+        return Finding(what, "not looked for", cpp.NOT_ON_WINDOWS)
     compiler = cpp.find()
     if compiler is None:
-        return Finding("C++ compiler", "none on PATH, and CXX names none", _INSTALL_COMPILER)
-    return Finding("C++ compiler", f"{compiler.version}\n{' '.join(compiler.command)}")
+        return Finding(what, "none on PATH, and CXX names none", cpp.INSTALL)
+    return Finding(what, f"{compiler.version}\n{' '.join(compiler.command)}")
 
 
-def _host(place: Finding) -> Finding:
+def _kernels() -> Finding:
+    """Builds a small kernel, and runs it: a disk may be mounted so that nothing on it runs."""
+    what = "CPU kernels"
+    try:
+        library = build.cpu_object('extern "C" int probe() { return 42; }\n', "a probe")
+        ran = ctypes.CDLL(str(library)).probe() == 42
+    except OSError as error:
+        return _refused(what, "cannot be run", loader.explained(error))
+    except Exception as error:
+        return _refused(what, "do not compile", error)
+    if not ran:
+        return Finding(what, "the probe ran and was wrong", _REPORT)
+    return Finding(what, "compile and run here")
+
+
+def _host() -> Finding:
+    """It is there, or what it needs is: a compiler for C++20, the headers of Python and torch."""
     what = "host runtime"
     if loader.loaded():
         return Finding(what, "loaded in this process")
-    if cpp.find() is None or place.fix is not None:
-        return Finding(what, "cannot be looked for yet (see below)" if place.fix else "not built")
     built = loader.built()
-    if built is None:
-        return Finding(what, "not built for this torch yet; the first call compiles it, once")
-    key = built.parent.name
-    return Finding(what, f"built for this torch ({key[:2]}/{key[:12]}…/{built.name} in the cache)")
+    if built is not None:
+        key = built.parent.name
+        at = f"{key[:2]}/{key[:12]}…/{built.name} in the cache"
+        return Finding(what, f"built for this torch ({at})")
+    refused = loader.refused()
+    try:
+        loader.headers_work()
+    except Exception as error:
+        return _refused(what, "the headers of Python and torch do not compile", error)
+    if refused is not None:
+        fallback.forget()
+        return _refused(what, f"did not compile last time{loader.untested()}", refused)
+    return Finding(what, "not built for this torch yet; the first call compiles it, once")
+
+
+def _refused(what: str, found: str, error: Exception) -> Finding:
+    if isinstance(error, cache.CacheError):
+        said, _, remedy = str(error).rpartition("; ")
+        return Finding(what, f"{found}: {said}", remedy)
+    fix = error.fix if isinstance(error, cpp.CompileError) else None
+    return Finding(what, f"{found}: {fallback.first_words(error, fix=False)}", fix or _REPORT)
+
+
+def _earlier() -> list[Finding]:
+    """What did not compile earlier, forgotten now that builds work."""
+    forgotten = fallback.forget()
+    if forgotten == 0:
+        return []
+    plural = "kernel that did not compile is" if forgotten == 1 else "that did not compile are"
+    return [Finding("earlier", f"{forgotten} {plural} forgotten: the next call tries again")]
 
 
 def _cache() -> Finding:
@@ -184,6 +249,10 @@ def _cache() -> Finding:
         return Finding("cache", f"cannot be read: {error}", _OTHER_CACHE)
     if not os.access(place, os.W_OK):
         return Finding("cache", f"{place} cannot be written", f"chmod 700 {place}; {_OTHER_CACHE}")
+    free = shutil.disk_usage(place).free
+    if free < 20e6:
+        found = f"{place}: {free / 1e6:.0f} MB left on its disk"
+        return Finding("cache", found, "make room there, or set MEGAFUSE_CACHE to another disk")
     plural = "entry" if entries == 1 else "entries"
     return Finding("cache", f"{place}\n{entries} {plural}, {size / 1e6:.1f} MB")
 

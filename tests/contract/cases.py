@@ -36,6 +36,11 @@ class Case:
     def op(self) -> Op:
         return OPS[self.name]
 
+    @property
+    def is_default(self) -> bool:
+        """Whether it is the op's first case that has a reference to compare with."""
+        return self == default(self.op)
+
     @functools.cached_property
     def draws(self) -> bool:
         """Whether the result is random, so that the reference cannot be compared with."""

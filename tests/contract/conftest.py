@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from megafuse.runtime import loader
 
@@ -19,3 +20,11 @@ def poisoned_outputs() -> Iterator[None]:
     host.poison_outputs(True)
     yield
     host.poison_outputs(False)
+
+
+@pytest.fixture
+def torchs_threads() -> Iterator[None]:
+    """`torch.set_num_threads` may be called."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)

@@ -13,18 +13,13 @@ below the mean, such as the tail of a sigmoid, and leaves out those where eager 
 half of its digits.
 
 Few elements can be lucky in eager, so eager's error is measured on 262,144 elements of the same
-distribution too: also drawn `stretch` times as wide where a test's arguments are. In fp64 nothing
-wider is at hand and eager would look exact: its error in ulps is taken to be what it is in fp32
-on the same inputs, and counted once more, as it is also the reference's. A sum (a bias's
-gradient) may cancel: its ulp is taken at no less than the root of the sum of its terms' squares.
-Its rounding errors grow with the depth of the tree that adds it up: half an ulp more per level.
+distribution too: also drawn `stretch` times as wide where a test's arguments are. Ops that are not
+pointwise add up rows, and how much eager errs depends on how long they are. There its errors are
+measured on the very shapes of the call: on its arguments, and on arguments near them (each number
+times one between 1/2 and 2), up to 16 times or until there are 16,384 results and 32 rows, as a
+row's errors have one sum in common.
 
-Ops that are not pointwise add up rows, and how much eager errs depends on how long they are. Its
-errors are therefore measured on the very shapes of the call: on its arguments, and on arguments
-near them (each number times one between 1/2 and 2), up to 16 times or until there are 16,384
-results and 32 rows, as a row's errors have one sum in common. Matrix products cancel, and so do
-gradients that are sums over rows: there an ulp is taken at no less than the root mean square of
-the whole result, not an eighth of it.
+EXCEPTIONS, below, lists where another rule holds, and why. docs/contract.md shows it.
 """
 
 from __future__ import annotations
@@ -40,11 +35,131 @@ from torch import Tensor
 
 from contract.cases import Args, Case, leaves, listed, wanting_grad
 
-FLOOR = 2
+MOST, WORST, FLOOR = 2, 4, 2
 POOL = (512, 512)
 DRAWS, ENOUGH, ENOUGH_ROWS = 16, 1 << 14, 32
-MANY = 10_000  # elements from which on percentiles mean something
-FEW = 8  # elements below which all of them may be small
+
+# What EXCEPTIONS are about, in its order.
+ONCE_MORE = 1
+MANY = 10_000
+WORST_OF_FEW = 8
+FEW, SMALL = 8, 1 / 8
+TILED = 2
+FLIPS, MOST_OF_FLIPS = 4, 1 / 4  # of 1,248 gradients the farthest was off by 2 of them
+BEHIND_RELU = 0.1
+NEAR_SPECIAL = 256
+
+
+@dataclass(frozen=True)
+class Departure:
+    """For what another rule holds, which, and why."""
+
+    where: str
+    instead: str
+    why: str
+
+
+EXCEPTIONS = (
+    Departure(
+        "float64",
+        f"{MOST + ONCE_MORE} and {WORST + ONCE_MORE} times for {MOST} and {WORST}, of eager's "
+        "errors in float32 on the same arguments, in ulps of each",
+        "there is no wider dtype, so eager would look exact; and what stands for the exact result "
+        "has eager's errors itself",
+    ),
+    Departure(
+        f"fewer than {MANY:,} elements",
+        "only the worst element is judged",
+        "one in a thousand of a few is the worst again",
+    ),
+    Departure(
+        f"fewer than {MANY:,} results of matrix products, or gradients of ops that are not "
+        "pointwise",
+        f"the worst element at most {WORST_OF_FEW} times eager's",
+        "results of one row share their sums, so that all of eager's few can be lucky at once",
+    ),
+    Departure(
+        "matrix products, and gradients that are sums over rows",
+        "an ulp is taken at no less than the root mean square of all results, not an eighth of "
+        "it; elements far below it are not judged by themselves",
+        "terms cancel, and what is left has the errors of what was there",
+    ),
+    Departure(
+        "gradients of broadcast arguments, sums of n terms",
+        "an ulp is taken at no less than the root of the sum of the terms' squares, and half an "
+        "ulp more is allowed for each doubling of n",
+        "the same; and rounding errors grow with the depth of the tree that adds them up",
+    ),
+    Departure(
+        "any result that is a sum",
+        "below the root of the dtype's eps, ulps are those of that root",
+        "a norm of equal numbers is nothing but rounding",
+    ),
+    Departure(
+        f"values of layers with fewer than {FEW} elements",
+        f"ulps are those of {SMALL:g} at least",
+        "they may all be small, and an activation's error is not relative to its result: erf-gelu "
+        "is within 3e-8, and eager eight times nearer where its argument is 0.1",
+    ),
+    Departure(
+        "elements of which eager itself has lost half of the digits",
+        "not judged relative to themselves",
+        "far down the tail of a gelu there is nothing to compare with",
+    ),
+    Departure(
+        "gradients of `attention` and `transformer_block` on CUDA",
+        f"{TILED} times as much as above, so {TILED * WORST_OF_FEW} times for the worst of a few",
+        "softmax's gradient is p·(dp − dout·out), two sums that cancel; eager, at these tests' "
+        "sizes, has p whole and forms the second from the terms of the first",
+    ),
+    Departure(
+        "gradients of `transformer_block` with relu in 16 bits",
+        f"the errors' root mean square is at most {MOST} times eager's plus what {FLIPS} elements "
+        f"on the other side of 0 are worth: {FLIPS} / √(tokens × hidden / 2) of the gradient's, at "
+        f"most {MOST_OF_FLIPS:.0%}",
+        "behind attention a relu's argument near 0 has either sign, in eager as in ours, and a "
+        "token's part of the gradients goes with it",
+    ),
+    Departure(
+        "gradients of `megafuse.nn` modules behind a relu, but in float64",
+        f"the errors' root mean square is at most {BEHIND_RELU:.0%} of the gradient's",
+        "the same: one of the 14,400 elements of these tests is worth 1/120",
+    ),
+    Departure(
+        "gradients of query and key projections in whole models (BERT, GPT-2, Llama)",
+        "not compared",
+        "small differences of large sums: ours are as far off as torch's on average over 24 "
+        "batches, but both vary several times from batch to batch",
+    ),
+    Departure(
+        "NaN and Inf where eager's own intermediates overflow",
+        "as in eager or as in float64",
+        "one kernel rounds less often, so it may be finite where eager is not",
+    ),
+    Departure(
+        "arguments as large as the dtype allows, in rows and layers",
+        "finite or not is not judged where the result is within a factor of 2 of the largest "
+        "number, or where eager's changes for other arguments 3 % off; nor in float64, nor for "
+        "`ffn` with gelu_tanh in 16 bits on CUDA",
+        "one rounding more or less goes over the edge; cuBLASLt's gelu doubles before it halves",
+    ),
+    Departure(
+        "NaN and Inf in keys that causal attention does not see, and in `transformer_block`",
+        "not judged",
+        "every kernel multiplies some of them by 0, by its tiles, and so does torch's",
+    ),
+    Departure(
+        "finite results of pointwise ops on NaN, Inf, huge and tiny numbers",
+        f"within {NEAR_SPECIAL} eps of float64, where eager is within half of that",
+        "which elements there are does not make a distribution to measure eager on",
+    ),
+)
+
+
+def exceptions() -> str:
+    """The table, as Markdown."""
+    rows = [f"| {e.where} | {e.instead} | {e.why} |" for e in EXCEPTIONS]
+    return "\n".join(["| for | instead | because |", "|---|---|---|", *rows])
 
 
 @dataclass(frozen=True)
@@ -122,9 +237,7 @@ def check_value(case: Case, args: Args, stretch: float = 1) -> Any:
             pool = pools[i] or value_pool(case, measured[0].dtype, mine.device.type, stretch)
             whole = case.op.family != "composite"
             if not whole and mine.numel() < FEW:
-                # They may all be small, and an activation's error is not relative to its result:
-                # gelu is within 3e-8, eager's eight times nearer where its argument is 0.1.
-                pool = replace(pool, rms=max(pool.rms, 1 / 8))
+                pool = replace(pool, rms=max(pool.rms, SMALL))
             check_errors(
                 what, mine, exact[i], measured, pool, mine.dtype, share=share, relative=whole
             )
@@ -245,7 +358,7 @@ def check_gradients(
         # A float32 gradient of a bfloat16 result is only as good as that result.
         dtype = max(fused[i].dtype, out.dtype, key=lambda d: torch.finfo(d).eps)
         if _flips(case, dtype):
-            check_mean(what, fused[i], eager[i], exact[i])
+            check_mean(what, fused[i], eager[i], exact[i], _flip(case, args))
             continue
         wide = dtype == torch.float64
         yardstick = (eager32[i], exact32[i]) if wide else (eager[i], exact[i])
@@ -259,7 +372,7 @@ def check_gradients(
                 dtype,
                 share=shares[i],
                 relative=False,
-                slack=2 if _tiled_attention(case, out) else 1,
+                slack=TILED if _tiled_attention(case, out) else 1,
             )
             continue
         narrowed = torch.float32 if wide else dtype
@@ -273,23 +386,28 @@ def check_gradients(
 
 
 def _tiled_attention(case: Case, out: Tensor) -> bool:
-    """On CUDA the softmax's gradient is p (dp − dout·out), two sums that cancel; eager, at these
-    tests' sizes, has p whole and forms the second sum from the very terms of the first."""
     return case.name in ("attention", "transformer_block") and out.is_cuda
 
 
 def _flips(case: Case, dtype: torch.dtype) -> bool:
-    """Whether elements tell nothing: behind attention in 16 bits a relu's argument near 0 has
-    either sign, in eager as in ours, and a token's whole part of the gradients goes with it."""
+    """Whether single elements tell nothing: a relu's argument near 0 has either sign."""
     relu = case.name == "transformer_block" and ("act", "relu") in case.choices
     return relu and dtype in (torch.float16, torch.bfloat16)
 
 
-def check_mean(what: str, fused: Tensor, eager: Tensor, exact: Tensor) -> None:
+def _flip(case: Case, args: Args) -> float:
+    """What one such element is worth: half of tokens × hidden ones make up the gradient."""
+    given = case.named(args)
+    elements = given["x"].numel() / given["x"].shape[-1] * given["w1"].shape[0]
+    return math.sqrt(2 / elements)
+
+
+def check_mean(what: str, fused: Tensor, eager: Tensor, exact: Tensor, flip: float) -> None:
     ours, theirs, size = (
         t.square().mean().sqrt().item() for t in (_error(fused, exact), _error(eager, exact), exact)
     )
-    assert ours <= 2 * theirs + size / 4, f"{what}: off by {ours} of {size}, eager by {theirs}"
+    allowed = MOST * theirs + min(FLIPS * flip, MOST_OF_FLIPS) * size
+    assert ours <= allowed, f"{what}: off by {ours} of {size}, eager by {theirs}"
 
 
 @functools.cache
@@ -366,14 +484,15 @@ def check_errors(
     ours = Errors.of(fused, exact, dtype, least, judged)
     theirs = Errors.of(yardstick[0], known, narrow, least, judged)
     floor = FLOOR + (math.log2(terms) / 2 if summed else 0)
-    # The worst of a few elements is a matter of luck, eager's too.
-    limits = [("worst", 4 if fused.numel() >= MANY or relative else 8)]
+    limits = [("worst", WORST if fused.numel() >= MANY or relative else WORST_OF_FEW)]
     if fused.numel() >= MANY:
-        limits += [("most", 2), ("relative", 2)] if relative and not summed else [("most", 2)]
+        limits.append(("most", MOST))
+        if relative and not summed:
+            limits.append(("relative", MOST))
     for statistic, factor in limits:
         got = getattr(ours, statistic)
         eager = max(getattr(theirs, statistic), getattr(pool, statistic))
-        allowed = slack * (factor + double) * eager + floor
+        allowed = slack * (factor + ONCE_MORE * double) * eager + floor
         assert got <= allowed, (
             f"{what}: off by {got:.1f} ulps ({statistic}), eager by {eager:.1f}, so "
             f"{allowed:.1f} are allowed; {ours} against {theirs} and {pool}"
@@ -443,3 +562,7 @@ def _wide(t: Tensor) -> Tensor:
 
 def _narrow(t: Tensor) -> Tensor:
     return t.detach().to(torch.float32 if t.dtype == torch.float64 else t.dtype)
+
+
+if __name__ == "__main__":
+    print(exceptions())

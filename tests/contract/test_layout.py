@@ -157,6 +157,7 @@ def test_gradients_of_rows(case: Case, view: str, device: str) -> None:
         check_gradients(case, viewed(args, view, [place]))
 
 
+@pytest.mark.slow  # up to 20 kernels each
 @pytest.mark.parametrize("case", shaped(ONE_EACH), ids=str)
 def test_arguments_with_a_dtype_of_their_own(case: Case, device: str) -> None:
     """Weights of a norm may stay float32 beside bfloat16."""

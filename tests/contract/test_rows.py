@@ -204,6 +204,7 @@ def test_a_row_does_not_depend_on_its_neighbours(cols: int) -> None:
         assert torch.equal(op(x), torch.cat([op(row) for row in x.split(1)])), name
 
 
+@pytest.mark.slow  # some 20 kernels each
 @pytest.mark.parametrize("cols", [3, 8, 24, 63])
 def test_layouts_of_short_rows(cols: int, dtype: torch.dtype) -> None:
     whole = drawn((6, 13, cols), dtype, "cpu")
@@ -327,6 +328,7 @@ def test_rows_far_from_zero(device: str) -> None:
 # ---- layouts
 
 
+@pytest.mark.slow  # some 20 kernels each
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "residual_rms_norm"])
 def test_layouts(name: str, device: str) -> None:
     whole = drawn((6, 10, 4, 64), torch.float32, device)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,19 +17,33 @@ from contract.cases import (
     ONE_EACH,
     ONE_EACH_DIFFERENTIABLE,
     Case,
+    close,
     equal,
     listed,
     one_pass,
 )
 from contract.rules import gradients
+from megafuse.runtime import loader
 
 
+def shared_out(work: Callable[[], object]) -> int:
+    """How often `work` gave parts of itself to several of torch's threads."""
+    host = loader.load()
+    assert host is not None
+    before = host.shared_out_count()
+    work()
+    return host.shared_out_count() - before
+
+
+@pytest.mark.usefixtures("torchs_threads")
 def test_eight_threads(device: str, seed: int) -> None:
-    """Forward and backward of every op, interleaved; kernels are compiled in the midst of it."""
+    """Forward and backward of every op, interleaved; kernels are compiled in the midst of it, and
+    the largest tensors go to torch's threads, of which each of ours has its own."""
+    torch.set_num_threads(2)
     work = []
     for case in DIFFERENTIABLE:
         # A matrix as large as the long shape's would take seconds.
-        for shape in [(3,), (65, 33), (7, 11, 13), *([(9001,)] if case.op.pointwise else [])]:
+        for shape in [(3,), (65, 33), (7, 11, 13), *([(33001,)] if case.op.pointwise else [])]:
             args = case.args(shape, device=device)
             outs = listed(case.op.reference(*args))
             grad = [torch.randn_like(t) for t in outs]
@@ -49,12 +66,18 @@ def test_eight_threads(device: str, seed: int) -> None:
             problems.append(f"thread {number}, {case}: {error!r}")
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+
+    def together() -> None:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+
+    times = shared_out(together)
     assert not any(thread.is_alive() for thread in threads), "a deadlock"
     assert problems == []
+    large = sum(case.op.pointwise for case in DIFFERENTIABLE)
+    assert times >= 8 * large or device == "cuda", f"{times} calls were shared out"
 
 
 def test_one_kernel_wanted_by_eight_threads_at_once(device: str) -> None:
@@ -84,28 +107,28 @@ def test_one_kernel_wanted_by_eight_threads_at_once(device: str) -> None:
         torch.testing.assert_close(result, expected)
 
 
-@pytest.fixture
-def two_threads() -> object:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("two_threads")
+@pytest.mark.usefixtures("torchs_threads")
 @pytest.mark.parametrize("case", one_pass(ALL), ids=str)
 def test_number_of_threads_does_not_change_the_bits(case: Case) -> None:
-    for shape in [(100003,), (1001, 37), (37, 1001)]:
-        args = case.args(shape)
-        results = []
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            torch.manual_seed(1)
-            results.append(case.op.fused(*args))
-        assert equal(results[0], results[1])
-        assert equal(results[0], results[2])
+    args = [case.args(shape) for shape in [(100003,), (1001, 37), (37, 1001)]]
+
+    def results(threads: int) -> list[object]:
+        torch.set_num_threads(threads)
+        torch.manual_seed(1)
+        return [case.op.fused(*a) for a in args]
+
+    alone = results(1)
+    for threads in (2, 3):
+        got: list[object] = []
+        times = shared_out(lambda n=threads, to=got: to.extend(results(n)))
+        # The first of the three is a single row to ops of rows.
+        assert times == (3 if case.op.pointwise else 2), f"{times} calls were shared out"
+        for a, b in zip(alone, got, strict=True):
+            assert equal(a, b)
+    assert shared_out(lambda: results(1)) == 0
 
 
-@pytest.mark.usefixtures("two_threads")
+@pytest.mark.usefixtures("torchs_threads")
 @pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
 def test_sums_are_right_with_any_number_of_threads(case: Case) -> None:
     """Each thread adds into a row of its own; and twice the same call gives the same bits."""
@@ -114,19 +137,62 @@ def test_sums_are_right_with_any_number_of_threads(case: Case) -> None:
     expected = gradients(case, case.op.reference, args, grad)
     for threads in (1, 2, 3, 7):
         torch.set_num_threads(threads)
-        first, second = (gradients(case, case.op.fused, args, grad) for _ in range(2))
+        first = gradients(case, case.op.fused, args, grad)
+        second: list[torch.Tensor] = []
+        times = shared_out(lambda to=second: to.extend(gradients(case, case.op.fused, args, grad)))
+        if case.op.family != "composite":
+            assert (times > 0) == (threads > 1), f"{times} calls were shared out"
         for a, b, c in zip(first, second, expected, strict=True):
             assert torch.equal(a, b)
             torch.testing.assert_close(a, c, rtol=1e-4, atol=1e-3)
 
 
-def test_inside_a_parallel_region() -> None:
-    """DataLoader workers and intra-op parallel code call ops from torch's own threads."""
-    x = torch.randn(64, 2000)
-    future = torch.futures.collect_all([torch.jit.fork(torch.relu, x)])
-    case = next(c for c in ONE_EACH if c.name == "gelu_scale")
-    torch.testing.assert_close(case.op.fused(x, 1.7), case.op.reference(x, 1.7))
-    future.wait()
+def torchs_openmp() -> ctypes.CDLL:
+    """GNU's, which comes with torch's packages; the process may hold another one too."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    files = {line.split()[-1] for line in lines if "/libgomp" in line}
+    if not files:
+        pytest.skip("torch's threads are not those of GNU's OpenMP here")
+    return ctypes.CDLL(min(files, key=lambda file: ("torch" not in file, file)))
+
+
+def in_a_parallel_region(work: Callable[[], object], threads: int) -> list[object]:
+    """What `work` returns in each thread of a parallel region of the OpenMP that torch runs on."""
+    openmp = torchs_openmp()
+    found: list[object] = []
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def body(_: object) -> None:
+        try:
+            assert openmp.omp_in_parallel()
+            found.append(work())
+        except BaseException as error:
+            found.append(error)
+
+    openmp.GOMP_parallel(body, None, ctypes.c_uint(threads), ctypes.c_uint(0))
+    return found
+
+
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+def test_inside_a_parallel_region(case: Case) -> None:
+    """A call from one of torch's own threads stays on it, however large: regions do not nest."""
+    shape = (257, 300) if case.op.family != "composite" else (65, 33)
+    args = case.args(shape)
+    expected = case.op.fused(*args)
+    results: list[object] = []
+    times = shared_out(
+        lambda: results.extend(in_a_parallel_region(lambda: case.op.fused(*args), threads=2))
+    )
+    assert len(results) == 2, "there was no second thread"
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        if case.op.family == "composite":
+            close(case, result, expected)
+        else:
+            assert equal(result, expected)
+    assert times == 0
 
 
 def test_a_thread_that_exits_leaves_nothing_broken(device: str) -> None:

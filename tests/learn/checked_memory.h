@@ -149,6 +149,7 @@ long long as_cuda(void (*kernel)(A...), void** words, const unsigned* shape, boo
     blockDim = {across, down, 1};
     threadIdx = {x, y, 0};
     call(kernel, words);
+    everyone->arrive_and_drop();  // those that go on do not wait for it
   };
   for (unsigned by = 0; by < shape[1]; ++by) {
     for (unsigned bx = 0; bx < shape[0]; ++bx) {

@@ -168,22 +168,39 @@ def test_swiglu_of_three_layers() -> None:
     assert list(map(id, made.parameters())) == list(map(id, mlp.parameters()))
 
 
-def test_conv1d_without_a_copy() -> None:
-    """The weight is a transposed view: another Parameter over the same memory."""
-    first, second = twins.Conv1D(96, 64), twins.Conv1D(64, 96)
+def test_conv1d_as_it_is() -> None:
+    """GPT-2's layers keep [in, out]: they are held, read through a view, and never renamed."""
+    library = pytest.importorskip("transformers.pytorch_utils", reason="of the dev extra")
+    first, second = library.Conv1D(96, 64), library.Conv1D(64, 96)
+    nn.init.normal_(first.bias)
     made = fused.FFN.from_torch(first, "gelu_tanh", second)
-    assert made.linear1.weight.shape == (96, 64)
-    assert made.linear1.weight.data_ptr() == first.weight.data_ptr()
-    assert made.linear1.bias is first.bias
-    x = torch.randn(3, 64, requires_grad=True)
+    assert (made.linear1, made.linear2) == (first, second)
+    x = torch.randn(3, 64)
     expected = second(F.gelu(first(x), approximate="tanh"))
-    torch.testing.assert_close(made(x), expected, rtol=1e-4, atol=1e-5)
-    made(x).sum().backward()
-    expected.sum().backward()
-    torch.testing.assert_close(made.linear1.weight.grad.t(), first.weight.grad)
-    with torch.no_grad():
-        made.linear2.weight.zero_()
-    assert not second.weight.any()
+    expected.square().sum().backward()
+    grads = [p.grad for p in made.parameters()]
+    made.zero_grad()
+    got = made(x)
+    got.square().sum().backward()
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    for parameter, grad in zip(made.parameters(), grads, strict=True):
+        torch.testing.assert_close(parameter.grad, grad, rtol=1e-4, atol=1e-5)
+    with pytest.raises(TypeError, match="which keeps \\[in, out\\]"):
+        fused.LinearGELU.from_torch(first)
+
+
+def test_layers_that_are_more_than_their_weight() -> None:
+    """An adapted, hooked or parametrized layer is held and called, and the error names none."""
+    up, down = hooked(nn.Linear(64, 96)), Scaled(96, 64)
+    gate = parametrizations.weight_norm(nn.Linear(64, 96))
+    heard = []
+    up.register_forward_hook(lambda *_: heard.append(1))
+    x = torch.randn(3, 64)
+    ffn = fused.FFN.from_torch(up, "relu", down)
+    torch.testing.assert_close(ffn(x), down(up(x).relu()), rtol=1e-4, atol=1e-5)
+    swiglu = fused.SwiGLUFFN.from_torch(gate, up, down)
+    torch.testing.assert_close(swiglu(x), down(F.silu(gate(x)) * up(x)), rtol=1e-4, atol=1e-5)
+    assert len(heard) == 4
 
 
 # ---- what cannot be
@@ -211,9 +228,20 @@ class Scaled(nn.Linear):
         ),
         (
             lambda: fused.LinearGELU.from_torch(nn.Sequential(nn.Linear(4, 4), nn.SiLU())),
-            "takes a torch.nn.GELU, and got a SiLU",
+            r"takes a torch.nn.GELU, and got a torch\.nn\.modules\.activation\.SiLU",
         ),
-        (lambda: fused.LayerNorm.from_torch(nn.BatchNorm1d(4)), "got a BatchNorm1d"),
+        (
+            lambda: fused.FFN.from_torch(nn.Conv2d(3, 4, 1), "relu", nn.Linear(4, 4)),
+            r"conv\.Conv2d",
+        ),
+        (
+            lambda: fused.FFN.from_torch(nn.Linear(4, 4), "relu", fused.LinearReLU(4, 4)),
+            r"got a megafuse\.nn\.linear_relu\.LinearReLU",
+        ),
+        (
+            lambda: fused.LayerNorm.from_torch(nn.BatchNorm1d(4)),
+            r"got a torch\.nn\.modules\.batchnorm\.BatchNorm1d",
+        ),
         (lambda: fused.FFN.from_torch(nn.Linear(4, 4)), "linear1, activation and linear2"),
         (
             lambda: fused.FFN.from_torch(nn.Sequential(nn.Linear(4, 4), nn.ReLU())),
@@ -229,7 +257,7 @@ class Scaled(nn.Linear):
         (lambda: fused.Attention.from_torch(nn.Linear(4, 4)), "takes a torch.nn.MultiheadAttent"),
         (
             lambda: fused.ResidualLayerNorm.from_torch(nn.LayerNorm(4), nn.AlphaDropout()),
-            "got a AlphaDropout",
+            r"got a torch\.nn\.modules\.dropout\.AlphaDropout",
         ),
     ],
 )

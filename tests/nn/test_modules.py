@@ -175,6 +175,11 @@ def test_hooks_of_its_parts(case: Case) -> None:
     assert owners <= set(heard)
 
 
+def is_linear(part: nn.Module) -> bool:
+    """An nn.Linear, or one of ours that has its weight and bias: a LinearReLU is none itself."""
+    return hasattr(part, "in_features")
+
+
 @each
 def test_pruned_parts(case: Case) -> None:
     """Pruning makes the weight anew in a hook, before each call of the layer that has it.
@@ -184,7 +189,7 @@ def test_pruned_parts(case: Case) -> None:
     ours, twin = case.pair()
     for module in (ours, twin):
         for part in list(module.modules()):
-            if isinstance(part, nn.Linear) and type(part) is not NonDynamicallyQuantizableLinear:
+            if is_linear(part) and type(part) is not NonDynamicallyQuantizableLinear:
                 torch.manual_seed(1)
                 prune.random_unstructured(part, "weight", 0.5)
                 part.weight = torch.zeros_like(part.weight)  # stale, until the hook ran
@@ -235,7 +240,7 @@ def test_parametrized(case: Case) -> None:
     ours, twin = case.pair()
     for module in (ours, twin):
         for part in list(module.modules()):
-            if isinstance(part, nn.Linear):
+            if is_linear(part):
                 parametrizations.weight_norm(part)
                 with torch.no_grad():
                     part.parametrizations.weight.original0.mul_(1.5)

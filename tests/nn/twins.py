@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -114,16 +113,3 @@ class SelfAttention(nn.MultiheadAttention):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x, x, x, need_weights=False)[0]
-
-
-class Conv1D(nn.Module):
-    """transformers' Conv1D: a linear layer whose weight is [in, out]."""
-
-    def __init__(self, nf: int, nx: int) -> None:
-        super().__init__()
-        self.nf, self.nx = nf, nx
-        self.weight = nn.Parameter(torch.randn(nx, nf) * 0.1)
-        self.bias = nn.Parameter(torch.randn(nf))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight + self.bias

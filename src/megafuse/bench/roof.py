@@ -8,6 +8,7 @@ luck.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import date
@@ -27,6 +28,8 @@ _SIDES = {
     "cuda": {"float32": 4096, "bfloat16": 8192, "float16": 8192, "float64": 4096},
     "cpu": {"float32": 1536, "bfloat16": 1024, "float64": 1024},
 }
+# Seconds that one product may take, and the side of one that tells beforehand.
+_LONGEST, _PROBE = 0.5, 64
 
 
 def roofs(device: str, again: bool = False) -> Roofs:
@@ -66,9 +69,30 @@ def _memory(device: str) -> tuple[float, float]:
 
 
 def _gemm(device: str, dtype: str, side: int) -> float:
+    """Floating-point operations per second.
+
+    A product that would take longer than half a second is measured on smaller matrices. PyTorch has
+    no fast bfloat16 where a CPU has no instructions for it (a Neoverse-N1: 0.1 GFLOP/s, 20 s for
+    a product of 1024 a side), and the rate there is the same at every size.
+    """
     a, b = (torch.randn(side, side, device=device).to(getattr(torch, dtype)) for _ in range(2))
+    if device == "cpu":
+        small = _seconds(*(t[:_PROBE, :_PROBE].contiguous() for t in (a, b)))
+        while side >= 2 * _PROBE and small * (side / _PROBE) ** 3 > _LONGEST:
+            side //= 2
+    a, b = (t[:side, :side].contiguous() for t in (a, b))
     out = torch.empty_like(a)
     return 2.0 * side**3 / _best(lambda i: torch.mm(a, b, out=out), device)
+
+
+def _seconds(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Of one product, the faster of two: the first may set something up."""
+    taken = []
+    for _ in range(2):
+        start = time.perf_counter()
+        torch.mm(a, b)
+        taken.append(time.perf_counter() - start)
+    return min(taken)
 
 
 def _launch() -> float:

@@ -20,7 +20,7 @@ from megafuse.bench.row import Effort, Measurement
 from megafuse.bench.spec import Spec
 from megafuse.ops import OPS
 from megafuse.registry import Op
-from megafuse.runtime import loader
+from megafuse.runtime import fallback, loader
 
 
 @dataclass
@@ -32,6 +32,7 @@ class Watcher:
     finished: Callable[[Row], None] = lambda _: None
 
 
+@fallback.strict()
 def run(
     jobs: Sequence[Job],
     *,

@@ -14,7 +14,7 @@
 //   scalar[0..m)             doubles
 //   random[0..5)             where the random numbers come from (random.h)
 //
-// On the GPU size[0] counts vectors, not elements.
+// On the GPU size[0] counts vectors, not elements, unless vectors are cut across rows.
 #pragma once
 
 #include "portable.h"
@@ -26,6 +26,9 @@ namespace mf {
 //   'c' consecutive elements   'b' one element, broadcast
 //   's' a stride               'v' no memory: the word is the value
 //   'n' an output nobody wants
+// and on the GPU
+//   'u' consecutive elements that start at any address (rows)
+//   'e' each element where the strides say: vectors are cut across rows (pointwise)
 // An output holds the functor's kResult-th result.
 template <class Stored, char kWalk, int kResult = 0>
 struct Operand {

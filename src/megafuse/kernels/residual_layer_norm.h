@@ -7,7 +7,7 @@
 namespace mf {
 
 template <class F, class S, bool kTraining>
-using ResidualLayerNorm = ResidualNorm<LayerNorm<F>, F, S, kTraining>;
+using ResidualLayerNorm = ResidualNorm<LayerNorm<F, S>, F, S, kTraining>;
 template <class F, bool kTraining>
 using ResidualLayerNormBackward = ResidualNormBackward<LayerNormBackward<F>, F, kTraining>;
 

@@ -18,8 +18,9 @@
 //                                 pass; the others are late: they are the same for all rows
 //                                 (weights), and read where they are used
 //   kept                          how many numbers are kept of an element, as Pack<F, kept>
-//   keeps_inputs                  whether these are the early inputs as they are, in their order,
-//                                 and no step changes them
+//   keeps_inputs                  whether no step changes these, so that `load` may be called again
+//   pivots                        whether the GPU starts a piece around one of its elements:
+//                                 around(x), x what is kept of it first, in place of start()
 //   steps                         how often a piece is gone through to summarise it
 //   KeptAs                        the dtype that what is kept is rounded to, F where it is not
 //   weighs                        whether `term` takes the late inputs
@@ -54,6 +55,7 @@ struct RowFunctor {
   static constexpr int kept = kKept;
   static constexpr int steps = kSteps;
   static constexpr bool keeps_inputs = true;
+  static constexpr bool pivots = false;
   static constexpr bool weighs = false;
   static constexpr bool causal = false;
   static constexpr bool draws_late = false;

@@ -37,7 +37,7 @@ def figures(
             "in registers.",
             stops,
         ),
-        _times(ours, results[-1], predicted[results[-1].size]),
+        _times(ours, results[-1], predicted[results[-1].size], device),
         _speedups(ours, results, predicted, device),
         _roofline(ours, results[-1], ledgers[results[-1].size], device),
     ]
@@ -57,7 +57,12 @@ def write(
     report.save(report.page([result], ["demo"], drawn, "Two operations, or one"), page)
 
 
-def _times(ours: str, measured: Measured, predicted: Mapping[str, float]) -> Figure:
+def _clock(device: str) -> str:
+    """How the demo measures. The benchmark below it on the page is always cold."""
+    return "cold cache" if device == "cuda" else "warm cache"
+
+
+def _times(ours: str, measured: Measured, predicted: Mapping[str, float], device: str) -> Figure:
     taken = {"separate": measured.separate, ours: measured.fused}
     per_second, unit = (1e3, "ms") if measured.separate.median >= 1e-3 else (1e6, "µs")
     shown = [
@@ -71,7 +76,7 @@ def _times(ours: str, measured: Measured, predicted: Mapping[str, float]) -> Fig
     ]
     copy = measured.clone.median
     return bars(
-        f"Time for {explain.amount(measured.size)} floats",
+        f"Time for {explain.amount(measured.size)} floats, {_clock(device)}",
         "Predicted: the bytes of each way at the copy's rate, before it was run. The roof is that "
         "copy, timed beside them.",
         [*shown, Bar("copy", copy * per_second, explain.seconds(copy), _COPY)],
@@ -87,8 +92,8 @@ def _speedups(
     device: str,
 ) -> Figure:
     return lines(
-        f"Speed-up against size, {_clock(device)}, and as predicted",
-        "Small sizes are about the number of calls, large ones about bytes.",
+        f"Speed-up in the demo, {_clock(device)}",
+        "Where calls or arithmetic cost more than bytes, what was measured leaves the prediction.",
         [m.size for m in results],
         {
             "measured": [m.gain.median for m in results],
@@ -100,11 +105,6 @@ def _speedups(
         "times as fast",
         (_SEPARATE, _PREDICTED),
     )
-
-
-def _clock(device: str) -> str:
-    """As the page calls the clock that learn/measure.py reads."""
-    return "cold" if device == "cuda" else "warm"
 
 
 def _roofline(ours: str, measured: Measured, ledgers: Mapping[str, Ledger], device: str) -> Figure:
@@ -123,7 +123,7 @@ def _roofline(ours: str, measured: Measured, ledgers: Mapping[str, Ledger], devi
     if any(p.rate > 1.05 * roofs.copy * p.intensity for p in points):
         caption += " A point above the slope: these floats came from the cache, not from memory."
     return roofline(
-        f"Roofline, {_clock(device)}, {explain.amount(measured.size)} floats",
+        f"Roofline of the demo, {explain.amount(measured.size)} floats, {_clock(device)}",
         caption,
         roofs.copy,
         roofs.gemm["float32"],

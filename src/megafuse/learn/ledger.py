@@ -19,11 +19,16 @@ class Ledger:
     """The operations of one call, and the bytes that they read and write."""
 
     operations: tuple[str, ...]
-    bytes_moved: int
+    bytes_moved: int  # asked for, wherever they come from
+    not_cached: int | None = None  # those that a cache cannot have held; None: not told apart
 
     @property
     def passes(self) -> int:
         return len(self.operations)
+
+    @property
+    def from_memory(self) -> int:
+        return self.bytes_moved if self.not_cached is None else self.not_cached
 
 
 def count(function: Callable[[], object]) -> Ledger:

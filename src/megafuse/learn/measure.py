@@ -31,13 +31,15 @@ class Measured:
 
 @dataclass(frozen=True)
 class Calls:
-    """Seconds of a call among many in a row, launches included: on one float, and on `size`."""
+    """Seconds of a call among many in a row, launches included: on one float, and on `size`; and
+    on `size` by one thread, where there are more."""
 
     size: int
     separate_one: float
     fused_one: float
     separate: float
     fused: float
+    separate_alone: float | None = None
 
 
 def copy(size: int, device: str, budget: float) -> float:
@@ -70,11 +72,11 @@ def at_size(separate: Way, fused: Way, size: int, device: str, budget: float) ->
 
 def calls(separate: Way, fused: Way, size: int, device: str, budget: float) -> Calls:
     """What a call costs when there is next to nothing to compute."""
-    one, small = torch.ones(1, device=device), torch.randn(size, device=device)
+    single, small = torch.ones(1, device=device), torch.randn(size, device=device)
     taken = compare(
         {
-            "separate, one float": lambda _: separate(one),
-            "fused, one float": lambda _: fused(one),
+            "separate, one float": lambda _: separate(single),
+            "fused, one float": lambda _: fused(single),
             "separate": lambda _: separate(small),
             "fused": lambda _: fused(small),
         },
@@ -82,7 +84,23 @@ def calls(separate: Way, fused: Way, size: int, device: str, budget: float) -> C
         clock="wall",
         budget=budget,
     )
-    return Calls(size, *(timing.median for timing in taken.values()))
+    one, one_fused, many, many_fused = (timing.median for timing in taken.values())
+    return Calls(size, one, one_fused, many, many_fused, _alone(separate, small, budget))
+
+
+def _alone(separate: Way, x: Tensor, budget: float) -> float | None:
+    """The same on one thread: what is left of the time where no other has to be woken."""
+    threads = torch.get_num_threads()
+    if x.is_cuda or threads == 1:
+        return None
+    torch.set_num_threads(1)
+    try:
+        (taken,) = compare(
+            {"": lambda _: separate(x)}, device="cpu", clock="wall", budget=budget / 4
+        ).values()
+    finally:
+        torch.set_num_threads(threads)
+    return taken.median
 
 
 def errors(separate: Way, fused: Way, size: int, device: str) -> tuple[float, float]:

@@ -2,7 +2,8 @@
 
 A class that replaces one torch module is a subclass of it: `isinstance` checks, initialisers and
 checkpoints go on working. `from_torch` makes one that shares the very Parameters of a torch
-module, and `convert` does that for all of a model that it knows.
+module, and `convert` does that for all of a model that it recognises, torch's modules and those of
+other libraries.
 """
 
 from __future__ import annotations

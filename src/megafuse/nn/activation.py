@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from megafuse.nn.plain import plain
+from megafuse.nn.plain import hooked, plain
 
 Activation = str | nn.Module | Callable[[Tensor], Tensor]
 
@@ -23,6 +24,8 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "gelu_tanh": functools.partial(nn.GELU, approximate="tanh"),
 }
+# Of a gated block, act(gate(x))·up(x): that has a fused form with silu too.
+GATED: dict[str, Callable[[Tensor], Tensor]] = {**FUNCTIONS, "silu": F.silu}
 APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}  # as torch.nn.functional.gelu says it
 _GELU = {approximate: name for name, approximate in APPROXIMATE.items()}
 
@@ -44,6 +47,41 @@ def known(activation: Activation) -> str | None:
         approximate = rest.pop("approximate", "none")
         return None if rest or activation.args else _GELU.get(approximate)
     return None
+
+
+def computed(activation: object) -> str | None:
+    """Which of `GATED` a module or function computes, by its values; None if none of them.
+
+    The libraries have classes of their own for these formulas. A copy of the module is called on
+    numbers in float64, where the erf and the tanh form of gelu differ by up to 5e-4, and up to
+    ±1000, where clipped forms differ. One with parameters, buffers or hooks is none of them.
+    """
+    if not isinstance(activation, nn.Module):
+        return "silu" if activation is F.silu else known(activation)  # type: ignore[arg-type]
+    if any(hooked(module) or "forward" in vars(module) for module in activation.modules()):
+        return None
+    if (
+        next(activation.parameters(), None) is not None
+        or next(activation.buffers(), None) is not None
+    ):
+        return None
+    near = torch.linspace(-8, 8, 161, dtype=torch.float64, device="cpu")
+    x = torch.cat([near, near * 125])
+    twin = copy.deepcopy(activation)
+    try:
+        results = [twin.train(mode)(x.clone()) for mode in (True, False)]
+    except Exception:  # whatever another library's module may say to a vector of float64
+        return None
+    for name, function in GATED.items():
+        if all(_same(result, function(x)) for result in results):
+            return name
+    return None
+
+
+def _same(result: object, expected: Tensor) -> bool:
+    return isinstance(result, Tensor) and torch.allclose(
+        result.to(expected.dtype), expected, rtol=1e-6, atol=1e-7
+    )
 
 
 def named(activation: Activation, what: str) -> str:

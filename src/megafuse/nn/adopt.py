@@ -14,9 +14,8 @@ Made = TypeVar("Made", bound=nn.Module)
 def adopt(cls: type[Made], module: nn.Module) -> Made:
     """A `cls` that holds the Parameters, submodules and settings of `module`.
 
-    `cls` has the attributes of `module`'s class, being a subclass or the superclass of it. The
-    two share Parameter objects, so optimizers and tied weights go on working; what is assigned to
-    one later the other does not see.
+    `cls` works with the attributes that `module`'s class has. The two share Parameter objects, so
+    optimizers and tied weights go on working; what is assigned to one later the other does not see.
     """
     made = cls.__new__(cls)
     made.__dict__.update(
@@ -32,16 +31,22 @@ def expect(module: nn.Module, what: str, *kinds: type[Kind]) -> Kind:
     """`module`; or a TypeError, if something would be lost by reading its parameters."""
     if plain(module, *kinds):
         return module
-    wanted = " or ".join(f"torch.nn.{kind.__name__}" for kind in kinds)
+    wanted = f"torch.nn.{kinds[0].__name__}"
+    came = class_name(module)
     if not isinstance(module, kinds):
-        came = type(module).__name__
         raise TypeError(f"{what} takes a {wanted}, and got a {came}")
     if type(module) in kinds:
         raise TypeError(
-            f"{what}: the {type(module).__name__} has hooks or a forward of its own, which a fused "
-            "op would skip. Convert first, then add them."
+            f"{what}: the {came} has hooks or a forward of its own, which a fused op would skip. "
+            "Convert first, then add them."
         )
     raise TypeError(
-        f"{what} takes a {wanted}, and got a {type(module).__name__}, a subclass that may compute "
-        "something else (a parametrization makes one too). Convert first, then parametrize."
+        f"{what} takes a {wanted}, and got a {came}, a subclass that may compute something else "
+        "(a parametrization makes one too). Convert first, then parametrize."
     )
+
+
+def class_name(module: object) -> str:
+    """With its module: several libraries have a Linear."""
+    kind = type(module)
+    return f"{kind.__module__}.{kind.__qualname__}"

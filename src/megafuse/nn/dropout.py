@@ -21,8 +21,12 @@ def drops(dropout: nn.Module) -> bool:
     return not plain(dropout, nn.Dropout) or (dropout.training and dropout.p > 0)
 
 
-def residual_dropout(x: Tensor, residual: Tensor, dropout: nn.Module) -> Tensor:
-    """residual + dropout(x), in one op if the two tensors are alike."""
+def with_residual(x: Tensor, residual: Tensor | None, dropout: nn.Module | None) -> Tensor:
+    """residual + dropout(x), in one op if the two tensors are alike; either may be missing."""
+    if dropout is None:
+        return x if residual is None else residual + x
+    if residual is None:
+        return dropout(x)  # type: ignore[no-any-return]
     if plain(dropout, nn.Dropout) and x.dtype == residual.dtype and x.shape == residual.shape:
         return dropout_add(x, residual, dropout.p, dropout.training)
     return residual + dropout(x)  # type: ignore[no-any-return]

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from megafuse.nn import activation as activations
 from megafuse.nn.activation import Activation
 from megafuse.nn.adopt import expect
-from megafuse.nn.dropout import dropout_of, drops, residual_dropout
-from megafuse.nn.linear import LINEAR, linear_of
+from megafuse.nn.dropout import dropout_of, drops, with_residual
+from megafuse.nn.linear import linear_of, readable, weight_of
 from megafuse.nn.linear_gelu import linear_act
 from megafuse.nn.plain import plain
 from megafuse.ops.ffn import ffn
@@ -19,9 +19,10 @@ class FFN(nn.Module):
     """dropout(linear2(hidden_dropout(act(linear1(x))))), plus a residual where one is given.
 
     `linear1` and `linear2` are nn.Linear layers, named as in nn.TransformerEncoderLayer. One op
-    does all of it, but for a hidden dropout in training: then the activation is in the first
-    GEMM's epilogue, and the hidden dropout torch's. `activation` is "relu", "gelu" or
-    "gelu_tanh", or torch's function or module for it.
+    does all of it, except for a hidden dropout in training: then the activation is in the first
+    GEMM's epilogue, and the hidden dropout is torch's. A layer that is more than its weight and
+    bias (adapters, hooks, quantization) is called. `activation` is "relu", "gelu" or "gelu_tanh",
+    or torch's function or module for it.
     """
 
     linear1: nn.Module
@@ -76,7 +77,8 @@ class FFN(nn.Module):
 
         That is an nn.TransformerEncoderLayer, or an nn.Sequential of a linear layer, an
         activation and a linear layer, with or without an nn.Dropout after the second and the
-        third. The layers themselves are held, not copies.
+        third. The layers themselves are held, not copies: a Conv1D of transformers as it is, and
+        a layer with an adapter (LoRA) in its place with the adapter.
         """
         what = "FFN.from_torch"
         if isinstance(linear1, nn.TransformerEncoderLayer):
@@ -120,16 +122,16 @@ def feed_forward(
 ) -> Tensor:
     """residual + dropout(linear2(hidden_dropout(act(linear1(x))))), in one op if it can be."""
     if (
-        plain(linear1, *LINEAR)
-        and plain(linear2, *LINEAR)
+        readable(linear1)
+        and readable(linear2)
         and (dropout is None or plain(dropout, nn.Dropout))
         and (hidden_dropout is None or not drops(hidden_dropout))
     ):
         return ffn(
             x,
-            linear1.weight,
+            weight_of(linear1),
             linear1.bias,
-            linear2.weight,
+            weight_of(linear2),
             linear2.bias,
             act,
             residual,
@@ -138,9 +140,7 @@ def feed_forward(
         )
     hidden = linear_act(x, linear1, act)
     out: Tensor = linear2(hidden if hidden_dropout is None else hidden_dropout(hidden))
-    if dropout is None:
-        return out if residual is None else residual + out
-    return dropout(out) if residual is None else residual_dropout(out, residual, dropout)
+    return with_residual(out, residual, dropout)
 
 
 Parts = tuple[nn.Module, nn.Module, nn.Module | float, nn.Module, nn.Module | float]

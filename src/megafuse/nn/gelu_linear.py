@@ -12,7 +12,8 @@ class GELULinear(WithGELU):
     """gelu(x)·weightᵀ + bias: an nn.Linear with an nn.GELU before it.
 
     Arguments, parameters and initial values are those of nn.Linear; `approximate` is nn.GELU's.
-    Where the layer before the GELU is linear too, `FFN` or `LinearGELU` is the faster cut.
+    It is no nn.Linear itself: see LinearReLU. Where the layer before the GELU is linear too, `FFN`
+    or `LinearGELU` is faster.
     """
 
     gelu_first = True

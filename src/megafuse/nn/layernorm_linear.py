@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from megafuse.nn.adopt import expect
 from megafuse.nn.layer_norm import LayerNorm
-from megafuse.nn.linear import LINEAR, linear_of
+from megafuse.nn.linear import linear_of, readable, weight_of
 from megafuse.nn.plain import plain
 from megafuse.ops.layernorm_linear import layernorm_linear
 
@@ -66,8 +66,9 @@ def norm_linear(x: Tensor, norm: nn.Module, linear: nn.Module) -> Tensor:
     """linear(norm(x)) in one op, if the two are no more than their parameters."""
     if (
         plain(norm, nn.LayerNorm, LayerNorm)
-        and plain(linear, *LINEAR)
+        and readable(linear)
         and x.shape[-1:] == norm.normalized_shape
     ):
-        return layernorm_linear(x, norm.weight, norm.bias, linear.weight, linear.bias, norm.eps)
+        weight = weight_of(linear)
+        return layernorm_linear(x, norm.weight, norm.bias, weight, linear.bias, norm.eps)
     return linear(norm(x))  # type: ignore[no-any-return]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from megafuse.nn import activation
-from megafuse.nn.linear import LINEAR
-from megafuse.nn.plain import plain
+from megafuse.nn.linear import readable, weight_of
 from megafuse.nn.with_gelu import WithGELU
 from megafuse.ops.linear_gelu import linear_gelu
 from megafuse.ops.linear_relu import linear_relu
@@ -16,6 +15,7 @@ class LinearGELU(WithGELU):
     """gelu(x·weightᵀ + bias): an nn.Linear with an nn.GELU after it.
 
     Arguments, parameters and initial values are those of nn.Linear; `approximate` is nn.GELU's.
+    It is no nn.Linear itself: see LinearReLU.
     """
 
     gelu_first = False
@@ -26,9 +26,9 @@ class LinearGELU(WithGELU):
 
 def linear_act(x: Tensor, linear: nn.Module, act: str) -> Tensor:
     """act(linear(x)) in one op, if `linear` is no more than its parameters."""
-    if not plain(linear, *LINEAR):
+    if not readable(linear):
         return activation.FUNCTIONS[act](linear(x))
-    weight, bias = linear.weight, linear.bias
+    weight, bias = weight_of(linear), linear.bias
     if act == "relu":
         return linear_relu(x, weight, bias)
     return linear_gelu(x, weight, bias, activation.APPROXIMATE[act])

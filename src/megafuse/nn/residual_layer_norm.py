@@ -49,22 +49,21 @@ class ResidualLayerNorm(nn.LayerNorm):
 
 
 def residual_norm(
-    x: Tensor, residual: Tensor, norm: nn.Module, dropout: nn.Module
+    x: Tensor, residual: Tensor, norm: nn.Module, dropout: nn.Module | None
 ) -> tuple[Tensor, Tensor]:
-    """s = residual + dropout(x); (norm(s), s): in one op, if the two are no more than they seem."""
+    """s = residual + dropout(x); (norm(s), s): in one op, if neither does more than its class."""
     if (
         plain(norm, nn.LayerNorm, LayerNorm)
-        and plain(dropout, nn.Dropout)
+        and (dropout is None or plain(dropout, nn.Dropout))
         and x.shape[-1:] == norm.normalized_shape
     ):
         return _fused(x, residual, norm, dropout)
-    s = residual + dropout(x)
+    s = residual + (x if dropout is None else dropout(x))
     return norm(s), s
 
 
 def _fused(
-    x: Tensor, residual: Tensor, norm: nn.LayerNorm, dropout: nn.Dropout
+    x: Tensor, residual: Tensor, norm: nn.LayerNorm, dropout: nn.Dropout | None
 ) -> tuple[Tensor, Tensor]:
-    return residual_layer_norm(
-        x, residual, norm.weight, norm.bias, dropout.p, dropout.training, norm.eps
-    )
+    p, training = (0.0, False) if dropout is None else (dropout.p, dropout.training)
+    return residual_layer_norm(x, residual, norm.weight, norm.bias, p, training, norm.eps)

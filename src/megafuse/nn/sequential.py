@@ -9,7 +9,7 @@ from megafuse.nn.adopt import adopt, expect
 from megafuse.nn.ffn import feed_forward
 from megafuse.nn.layer_norm import LayerNorm
 from megafuse.nn.layernorm_linear import norm_linear
-from megafuse.nn.linear import LINEAR
+from megafuse.nn.linear import readable, weight_of
 from megafuse.nn.linear_gelu import linear_act
 from megafuse.nn.plain import plain
 from megafuse.ops.gelu_linear import gelu_linear
@@ -49,7 +49,7 @@ def spelled(modules: list[nn.Module]) -> str:
 
 
 def _letter(module: nn.Module) -> str:
-    if plain(module, *LINEAR):
+    if readable(module):
         return "L"
     if plain(module, nn.LayerNorm, LayerNorm):
         return "N"
@@ -84,7 +84,8 @@ def _step(x: Tensor, run: str, modules: list[nn.Module]) -> Tensor:
         return norm_linear(x, first, rest[0])
     if run == "GL":
         linear = rest[0]
-        return gelu_linear(x, linear.weight, linear.bias, first.approximate)  # type: ignore[arg-type]
+        weight = weight_of(linear)  # type: ignore[arg-type]
+        return gelu_linear(x, weight, linear.bias, first.approximate)  # type: ignore[arg-type]
     act = activation.named(rest[0], "Sequential")
     if len(run) == 2:
         return linear_act(x, first, act)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from megafuse.nn.dropout import dropout_of, residual_dropout
-from megafuse.nn.linear import LINEAR, linear_of
+from megafuse.nn.dropout import dropout_of, drops, with_residual
+from megafuse.nn.linear import linear_of, readable, weight_of
+from megafuse.nn.linear_gelu import linear_act
 from megafuse.nn.plain import plain
 from megafuse.ops.swiglu import swiglu
 from megafuse.ops.swiglu_ffn import swiglu_ffn
@@ -39,27 +41,9 @@ class SwiGLUFFN(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        gate, up, down, dropout = self.gate_proj, self.up_proj, self.down_proj, self.dropout
-        if (
-            plain(gate, *LINEAR)
-            and plain(up, *LINEAR)
-            and plain(down, *LINEAR)
-            and plain(dropout, nn.Dropout)
-        ):
-            return swiglu_ffn(
-                x,
-                gate.weight,
-                up.weight,
-                down.weight,
-                gate.bias,
-                up.bias,
-                down.bias,
-                residual,
-                dropout.p,
-                dropout.training,
-            )
-        out: Tensor = down(swiglu(gate(x), up(x)))
-        return dropout(out) if residual is None else residual_dropout(out, residual, dropout)
+        return gated_feed_forward(
+            x, self.gate_proj, self.up_proj, "silu", None, self.down_proj, self.dropout, residual
+        )
 
     @classmethod
     def from_torch(
@@ -69,7 +53,7 @@ class SwiGLUFFN(nn.Module):
         down_proj: nn.Module,
         dropout: nn.Module | float = 0.0,
     ) -> SwiGLUFFN:
-        """From the three nn.Linear layers, which it holds; torch has no module for the whole."""
+        """From the three linear layers, which it holds; torch has no module for the whole."""
         what = "SwiGLUFFN.from_torch"
         made = cls.__new__(cls)
         nn.Module.__init__(made)
@@ -79,3 +63,51 @@ class SwiGLUFFN(nn.Module):
         made.dropout = dropout_of(dropout, gate_proj, what)
         made.training = gate_proj.training
         return made
+
+
+def gated_feed_forward(
+    x: Tensor,
+    gate: nn.Module,
+    up: nn.Module,
+    act: str,
+    hidden_dropout: nn.Module | None,
+    down: nn.Module,
+    dropout: nn.Module | None = None,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """residual + dropout(down(hidden_dropout(act(gate(x))·up(x)))); in one op with silu.
+
+    With gelu or relu the activation is in the gate's epilogue, and the product torch's.
+    """
+    if (
+        act == "silu"
+        and readable(gate)
+        and readable(up)
+        and readable(down)
+        and (dropout is None or plain(dropout, nn.Dropout))
+        and (hidden_dropout is None or not drops(hidden_dropout))
+    ):
+        return swiglu_ffn(
+            x,
+            weight_of(gate),
+            weight_of(up),
+            weight_of(down),
+            gate.bias,
+            up.bias,
+            down.bias,
+            residual,
+            0.0 if dropout is None else dropout.p,
+            dropout is not None and dropout.training,
+        )
+    hidden = _gated(x, gate, up, act)
+    out: Tensor = down(hidden if hidden_dropout is None else hidden_dropout(hidden))
+    return with_residual(out, residual, dropout)
+
+
+def _gated(x: Tensor, gate: nn.Module, up: nn.Module, act: str) -> Tensor:
+    if act != "silu":
+        return linear_act(x, gate, act) * up(x)  # type: ignore[no-any-return]
+    opened, values = gate(x), up(x)
+    if opened.dtype == values.dtype and opened.shape == values.shape:
+        return swiglu(opened, values)
+    return F.silu(opened) * values  # type: ignore[no-any-return]

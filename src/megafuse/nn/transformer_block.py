@@ -16,7 +16,7 @@ from megafuse.nn.attention import Attention
 from megafuse.nn.dropout import drops
 from megafuse.nn.ffn import feed_forward
 from megafuse.nn.layer_norm import LayerNorm
-from megafuse.nn.linear import LINEAR
+from megafuse.nn.linear import readable, weight_of
 from megafuse.nn.plain import plain
 from megafuse.nn.residual_layer_norm import residual_norm
 from megafuse.ops.transformer_block import transformer_block
@@ -114,9 +114,9 @@ class TransformerBlock(nn.TransformerEncoderLayer):
             and plain(norm1, LayerNorm)
             and plain(norm2, LayerNorm)
             and norm1.eps == norm2.eps
-            and plain(attn.out_proj, *LINEAR)
-            and plain(part["linear1"], *LINEAR)
-            and plain(part["linear2"], *LINEAR)
+            and readable(attn.out_proj)
+            and readable(part["linear1"])
+            and readable(part["linear2"])
         )
 
     def _one_op(
@@ -139,13 +139,13 @@ class TransformerBlock(nn.TransformerEncoderLayer):
             norm1.bias,
             attn.in_proj_weight,
             attn.in_proj_bias,
-            proj.weight,
+            weight_of(proj),
             proj.bias,
             norm2.weight,
             norm2.bias,
-            linear1.weight,
+            weight_of(linear1),
             linear1.bias,
-            linear2.weight,
+            weight_of(linear2),
             linear2.bias,
             attn.num_heads,
             causal,

@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from megafuse.nn.adopt import adopt, expect
-from megafuse.nn.linear import linear_of
+from megafuse.nn.linear import readable_linear
+from megafuse.nn.linear_shaped import LinearShaped
 
 Made = TypeVar("Made", bound="WithGELU")
 
 
-class WithGELU(nn.Linear):
+class WithGELU(LinearShaped):
     """Arguments, parameters and initial values of nn.Linear, and nn.GELU's `approximate`."""
 
     gelu_first: ClassVar[bool]
@@ -45,7 +46,7 @@ class WithGELU(nn.Linear):
         if isinstance(module, nn.Sequential) and len(module) == 2:
             gelu, module = module if cls.gelu_first else reversed(module)
             approximate = expect(gelu, what, nn.GELU).approximate
-        made = adopt(cls, linear_of(module, what))
+        made = adopt(cls, readable_linear(module, what))
         made.approximate = approximate
         return made
 

@@ -11,7 +11,7 @@ from megafuse.registry import op
 
 @op(
     family="rows",
-    forward="LayerNorm<{F}>",
+    forward="LayerNorm<{F}, {S}>",
     backward="LayerNormBackward<{F}>",
     shapes={"x": "...C", "weight": "C", "bias": "C"},
     own_dtype=("weight", "bias"),

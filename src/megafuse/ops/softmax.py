@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from megafuse.registry import op
+from megafuse.runtime import render
 
 
 def _problem(x: Tensor, scale: float, mask: Tensor | None, causal: bool) -> str | None:
@@ -35,6 +36,12 @@ def _unread(x: Tensor, scale: float, mask: Tensor | None, causal: bool) -> tuple
     return one * (2 if mask is not None and mask.shape == x.shape else 1), 2 * one
 
 
+def _words(variant: render.Variant) -> dict[str, str]:
+    """Whether exponentials are taken again for the result: where rows wait in shared memory."""
+    again = variant.device == "cuda" and render.row_shape(variant).ring > 0
+    return {"again": str(again).lower()}
+
+
 def _vjp(grad: Tensor, *, out: Tensor, scale: float, **_: object) -> list[Tensor]:
     dz = out * (grad - (grad * out).sum(-1, keepdim=True))
     return [dz * scale, dz]
@@ -42,8 +49,9 @@ def _vjp(grad: Tensor, *, out: Tensor, scale: float, **_: object) -> list[Tensor
 
 @op(
     family="rows",
-    forward="Softmax<{F}, {causal}>",
+    forward="Softmax<{F}, {S}, {causal}, {again}>",
     backward="SoftmaxBackward<{F}, {causal}>",
+    words=_words,
     shapes={"x": "...C"},
     own_dtype=("mask",),
     check=_problem,

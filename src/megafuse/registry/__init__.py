@@ -273,7 +273,11 @@ def op(
         if forward is not None:
             flags = {a.name: {"True": "true", "False": "false"} for a in parsed if a.kind == "flag"}
             spelled = {**(choices or {}), **flags}
-            functors = Functors(header or f"{name}.h", forward, backward, spelled, random, words)
+            shared = {a.name for a in parsed if a.shape == "C"}
+            late = (len(shared), len(shared & {*saves}))
+            functors = Functors(
+                header or f"{name}.h", forward, backward, spelled, random, late, words
+            )
             build.declare(name, functors)
         made = Op(
             name=name,

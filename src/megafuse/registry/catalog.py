@@ -18,10 +18,13 @@ FLOATS = {"Float": 4, "Half": 8, "BFloat16": 8, "Double": 2}  # dtype → elemen
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel's name, for people, its source, and the one architecture it is for, if so."""
+    """One kernel's name, for people, its op or header, its source, whether a*b+c is rounded once,
+    and the one architecture it is for, if so."""
 
     name: str
+    op: str
     source: str
+    contract: bool = False
     arch: str | None = None
 
 
@@ -36,19 +39,24 @@ def jobs() -> Iterator[Job]:
             shape += f" {variant.row_vectors} a row" if variant.is_rows else ""
             only = "sm_90" if variant.clusters else None
             source = render.source(op.functors, variant)
-            yield Job(f"{variant.label} {shape} {walks}", source, only)
+            name = f"{variant.label} {shape} {walks}"
+            yield Job(name, variant.op, source, variant.contracts, only)
     for variant in _passes():
         walks = "".join(o.walk for o in variant.operands)
         source = render.source(build.PASSES[variant.op], variant)
-        yield Job(f"{variant.label} {variant.dims}d {walks}", source)
+        name = f"{variant.label} {variant.dims}d {walks}"
+        yield Job(name, variant.op, source, variant.contracts)
     for variant in _split():
         source = render.source(build.PASSES[variant.op], variant)
-        yield Job(f"{variant.label} {variant.row_vectors}", source)
-    yield Job("split mend", render.worker("split_mend")[0])
+        name = f"{variant.label} {variant.row_vectors}"
+        yield Job(name, variant.op, source, variant.contracts)
+    yield Job("split mend", "split_mend", render.worker("split_mend")[0])
     for gemm in gemm_sm90.catalog():
-        yield Job(f"{gemm.epilogue}, {gemm.columns} columns", gemm.source, gemm_sm90.ARCH)
+        name = f"{gemm.epilogue}, {gemm.columns} columns"
+        yield Job(name, "gemm_sm90", gemm.source, arch=gemm_sm90.ARCH)
     for i, kernel in enumerate(attention.catalog()):
-        yield Job(kernel.kernel, kernel.source, ("sm_80", "sm_90")[i % 2])
+        arch = ("sm_80", "sm_90")[i % 2]
+        yield Job(kernel.kernel, "attention", kernel.source, arch=arch)
 
 
 def _variants(op: Op) -> Iterator[render.Variant]:
@@ -62,6 +70,7 @@ def _variants(op: Op) -> Iterator[render.Variant]:
                 ("c" * (inputs - 1) + "b", 2, vector, False),
                 ("c" * (inputs - 1) + ("v" if inputs > 1 else "s"), 1, 1, False),
                 ("s" * inputs, 3, 1, True),
+                ("c" * (inputs - 1) + "e", 2, vector, False),  # vectors cut across rows
             ]
             # How operands walk does not depend on the choice: one has them all.
             for walks, dims, width, wide in layouts[: None if i == 0 else 1]:
@@ -78,11 +87,24 @@ def _variants(op: Op) -> Iterator[render.Variant]:
                     yield _variant(op, family, choices, dtype, read, 3, vector, False)
 
 
+# The same for rows whose vectors are cut across them.
+_SHIFTED = {
+    "Float": ((14336, True),),
+    "BFloat16": ((96, False), (7168, True)),
+    "Half": ((512, False),),
+}
 # Vectors in a row, and whether the GPU has clusters and much shared memory: a part of a warp has
 # it, a warp, a block, a cluster, and more than any of them holds.
 _ROWS = {
-    "Float": ((24, False), (4096, False), (8192, True), (16384, True), (1 << 20, False)),
-    "BFloat16": ((96, False), (128, True), (512, False), (8192, True)),
+    "Float": (
+        (24, False),
+        (4096, False),
+        (8192, True),
+        (16384, True),
+        (40960, True),
+        (1 << 20, False),
+    ),
+    "BFloat16": ((96, False), (128, True), (512, False), (8192, True), (20480, True)),
     "Half": ((96, False),),
     "Double": ((24, False),),
 }
@@ -95,6 +117,8 @@ def _row_variants(op: Op) -> Iterator[render.Variant]:
             for family in ("rows_forward", "rows_backward"):
                 for vectors, clusters in _ROWS[dtype]:
                     yield _row_variant(op, family, choices, dtype, "c", vector, vectors, clusters)
+                for vectors, clusters in _SHIFTED.get(dtype, ()):
+                    yield _row_variant(op, family, choices, dtype, "u", vector, vectors, clusters)
             yield _row_variant(op, "rows_forward", choices, dtype, "s", 1, 100, False)
         yield _row_variant(op, "rows_backward", choices, "Float", "s", 1, 100, False)
 
@@ -109,10 +133,15 @@ def _row_variant(
     vectors: int,
     clusters: bool,
 ) -> render.Variant:
-    """All operands of whole rows walk alike; with 's', offsets are of 64 bits too."""
+    """All operands of whole rows walk alike; with 's', offsets are of 64 bits too; with 'u', only
+    those that all rows share do, and vectors are cut across rows."""
     double = dtype == "Double"
     exact = "Double" if double else "Float"
     shared = [a.name for a in op.arguments if a.shape == "C"]
+    assert op.functors is not None
+    late = op.functors.late_of(family)
+    across = walk == "u"
+    walk = "c" if across else walk
     if family == "rows_forward":
         outputs = [render.Operand(dtype, "c", r) for r in range(op.outputs)]
         outputs += [render.Operand(exact, "w", r) for r in range(len(op.keeps))]
@@ -127,6 +156,8 @@ def _row_variant(
         read += [
             render.Operand(*((exact, "b") if s in op.keeps else (dtype, walk))) for s in op.saves
         ]
+    if across and late:
+        read[-late:] = [replace(o, walk="u") for o in read[-late:]]
     return render.Variant(
         op=op.name,
         family=family,
@@ -134,6 +165,8 @@ def _row_variant(
         device="cuda",
         common=dtype,
         double=double,
+        across=across,
+        late=late,
         dims=3 if walk == "s" else 2,
         vector=vector,
         wide_index=walk == "s",
@@ -229,6 +262,7 @@ def _variant(
         dims=dims,
         vector=vector,
         wide_index=wide,
+        across="e" in walks,
         outputs=len(outputs),
         operands=(*outputs, *read),
     )

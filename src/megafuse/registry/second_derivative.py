@@ -30,7 +30,7 @@ def vjp(
     models = [first if t is None else t for t in like]
     numbers = {a.name: v for a, v in zip(op.arguments, args, strict=True) if not a.is_tensor}
     known = numbers | dict(zip(op.saves, saved, strict=True))
-    if not op.pointwise and op.draws(known):
+    if op.draws(known):
         raise RuntimeError(
             f"megafuse.{op.name}: with dropout it cannot be differentiated twice, nor where only "
             f"the forward pass had a kernel. Use p=0.0, training=False or megafuse.reference."

@@ -56,7 +56,7 @@ class CpuAttention:
 def cpu_kernel(direction: str, dtype: str, mask: str) -> tuple[str, str]:
     """Called by the host runtime on a kernel it has not seen (runtime/host/attention_cpu.h)."""
     kernel = CpuAttention(direction, dtype, mask)
-    return str(build.cpu_object(kernel.source, kernel.label)), kernel.symbol
+    return str(build.shipped_cpu(kernel.source, kernel.label)), kernel.symbol
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def cuda_kernel(
     """Called by the host runtime on a kernel it has not seen (runtime/host/attention_cuda.h)."""
     kernel = CudaAttention(name, dtype, mask, dim, keys, query, one_tile)
     major, minor = torch.cuda.get_device_capability(index)
-    cubin = build.cuda_binary(kernel.source, f"sm_{major}{minor}", kernel.label)
+    cubin = build.shipped_cuda(kernel.source, f"sm_{major}{minor}", kernel.label)
     return cubin, kernel.symbol, kernel.threads, kernel.shared_bytes
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
 import torch
 
-from megafuse.runtime import cache, cpp, nvrtc, progress, render, sources
+from megafuse.runtime import cache, cpp, fallback, nvrtc, progress, render, sources
 
 _ACTS = {"none": "mf::NoAct", "relu": "mf::Relu", "gelu": "mf::Gelu", "gelu_tanh": "mf::GeluTanh"}
 
-# Passes of the host runtime's own (runtime/host/sums.h, epilogue.h, split.h, dropout_add.h).
+# What the host runtime launches on its own behalf (runtime/host/sums.h, epilogue.h, split.h,
+# dropout_add.h).
 PASSES = {
     "sum_parts": render.Functors("sum_parts.h", "Same<{F}>", "Same<{F}>"),
     "linear_epilogue": render.Functors(
@@ -57,9 +60,14 @@ def kernel(
     operands: tuple[tuple[str, str, int], ...],
     row_vectors: int,
     few_rows: bool,
+    across: bool,
     short_rows: bool,
 ) -> tuple[str, str] | tuple[bytes, str, int, int, int, int, int]:
-    """Called by the host runtime on a kernel it has not seen (runtime/host/kernels.h)."""
+    """Called by the host runtime on a kernel it has not seen (runtime/host/kernels.h).
+
+    Where it cannot be built, fallback.Unbuildable; what went wrong in a header from outside the
+    package comes through as it is.
+    """
     major, minor = torch.cuda.get_device_capability(index) if device == "cuda" else (0, 0)
     variant = render.Variant(
         op=op,
@@ -75,15 +83,22 @@ def kernel(
         operands=tuple(render.Operand(*o) for o in operands),
         row_vectors=row_vectors,
         few_rows=few_rows,
+        across=across,
+        late=_FUNCTORS[op].late_of(family),
         clusters=major >= 9,
         roomy=major in (9, 10, 11),
         short_rows=short_rows,
     )
-    source = render.source(_FUNCTORS[op], variant)
-    if device == "cpu":
-        return str(cpu_object(source, variant.label)), variant.symbol
-    shape = render.shape(_FUNCTORS[op], variant)
-    cubin = cuda_binary(source, f"sm_{major}{minor}", variant.label, variant.contracts)
+    functors = _FUNCTORS[op]
+    source = render.source(functors, variant)
+    ships = sources.ships(functors.header)
+    get = fallback.get if ships else cache.get
+    with fallback.reference_instead(variant.label) if ships else contextlib.nullcontext():
+        if device == "cpu":
+            return str(cpu_object(source, variant.label, get)), variant.symbol
+        arch = f"sm_{major}{minor}"
+        cubin = cuda_binary(source, arch, variant.label, variant.contracts, get)
+    shape = render.shape(functors, variant)
     launch = (shape.block, shape.unroll, shape.blocks_per_processor, shape.cluster, shape.shared)
     return cubin, variant.symbol, *launch
 
@@ -92,10 +107,26 @@ def worker(name: str, index: int) -> tuple[bytes, str]:
     """A CUDA kernel that is no functor: the struct of kernels/<name>.h that has a run()."""
     source, symbol = render.worker(name)
     major, minor = torch.cuda.get_device_capability(index)
-    return cuda_binary(source, f"sm_{major}{minor}", name.replace("_", " ")), symbol
+    label = name.replace("_", " ")
+    return shipped_cuda(source, f"sm_{major}{minor}", label), symbol
 
 
-def cpu_object(source: str, label: str) -> Path:
+def shipped_cpu(source: str, label: str) -> Path:
+    """As cpu_object, for sources of our own: where it cannot be built, fallback.Unbuildable."""
+    with fallback.reference_instead(label):
+        return cpu_object(source, label, fallback.get)
+
+
+def shipped_cuda(source: str, arch: str, label: str) -> bytes:
+    """As cuda_binary, for sources of our own: where it cannot be built, fallback.Unbuildable."""
+    with fallback.reference_instead(label):
+        return cuda_binary(source, arch, label, get=fallback.get)
+
+
+Get = Callable[[str, str, Callable[[Path], None]], Path]  # cache.get, or fallback.get
+
+
+def cpu_object(source: str, label: str, get: Get = cache.get) -> Path:
     """The shared object of a CPU kernel."""
     flags = cpp.kernel_flags()
     compiler = cpp.find()
@@ -114,20 +145,22 @@ def cpu_object(source: str, label: str) -> Path:
         with progress.compiling(f"{label} for this CPU"):
             cpp.compile_shared(source, out, include=[sources.KERNELS], flags=flags)
 
-    return cache.get(key, "kernel.so", build)
+    return get(key, "kernel.so", build)
 
 
-def cuda_binary(source: str, arch: str, label: str, contract: bool = False) -> bytes:
+def cuda_binary(
+    source: str, arch: str, label: str, contract: bool = False, get: Get = cache.get
+) -> bytes:
     """The machine code of a CUDA kernel."""
-    once = ["contract"] if contract else []
-    key = cache.key("cuda", source, sources.closure(source), arch, _cuda_tools(), *once)
+    options = repr(sorted(nvrtc.options(arch, contract).items()))
+    key = cache.key("cuda", source, sources.closure(source), options, _cuda_tools())
 
     def build(out: Path) -> None:
         with progress.compiling(f"{label} for {arch}"):
             include = [sources.KERNELS]
             out.write_bytes(nvrtc.compile_cubin(source, arch, include, contract=contract))
 
-    return cache.get(key, "kernel.cubin", build).read_bytes()
+    return get(key, "kernel.cubin", build).read_bytes()
 
 
 @functools.cache
@@ -146,16 +179,17 @@ def _cuda_tools() -> str:
 @functools.cache
 def available(device: str) -> bool:
     """Whether kernels can be made for this kind of device; says once what is missing if not."""
-    problem = nvrtc.problem() if device == "cuda" and not _cached_before() else None
+    problem = nvrtc.problem() if device == "cuda" and not _all_installed() else None
     if problem is not None:
         progress.logger.warning(
-            "CUDA tensors run the PyTorch reference, unfused: %s `megafuse doctor` tells more.",
+            "megafuse's ops on CUDA tensors run their PyTorch reference, unfused: %s\n"
+            "`megafuse doctor` tells more.",
             problem,
         )
     return problem is None
 
 
-def _cached_before() -> bool:
+def _all_installed() -> bool:
     """Importing the CUDA bindings only to see that they are there costs 0.4 s: when they are
     installed beside torch's NVRTC, trust them until a kernel must be compiled."""
     return all(name in _cuda_tools() for name in ("cuda-core", "cuda-bindings")) and (

@@ -75,6 +75,28 @@ def get(key: str, filename: str, build: Callable[[Path], None]) -> Path:
     return path
 
 
+def find(key: str, filename: str) -> Path | None:
+    """The path of `filename` under `key` if it is there and whole; builds nothing."""
+    _check_names(key, filename)
+    path = directory() / key[:2] / key / filename
+    return path if _intact(path) else None
+
+
+def entries_with(filename: str) -> list[str]:
+    """The keys of all entries that hold a file of this name."""
+    return [entry.name for entry in _entries() if (entry / filename).is_file()]
+
+
+def remove(key: str) -> bool:
+    """Removes one entry, unless somebody builds it at this moment; whether it did."""
+    _check_names(key, "entry")
+    entry = directory() / key[:2] / key
+    with contextlib.suppress(Timeout), _locked(entry, timeout=0):
+        shutil.rmtree(entry, ignore_errors=True)
+        return not entry.exists()
+    return False
+
+
 def size() -> tuple[int, int]:
     """(entries, bytes) in the cache."""
     entries = list(_entries())
@@ -87,12 +109,7 @@ def clear() -> int:
 
     Lock files, which are empty, stay: removing one that is waited for would split the lock.
     """
-    removed = 0
-    for entry in list(_entries()):
-        with contextlib.suppress(Timeout), _locked(entry, timeout=0):
-            shutil.rmtree(entry, ignore_errors=True)
-            removed += not entry.exists()
-    return removed
+    return sum(remove(entry.name) for entry in list(_entries()))
 
 
 # ---- the directory

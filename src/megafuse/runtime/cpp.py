@@ -1,11 +1,15 @@
-"""C++ source to shared object, with the compiler that the system has."""
+"""C++ source to shared object, with the compiler that the system has: g++ or clang++, on Linux and
+macOS. (Only Linux is tested. On Windows torch is built with MSVC, whose C++ neither of them can
+link with, so there no compiler is looked for.)"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -54,22 +58,54 @@ class CompileError(RuntimeError):
             parts.append(f"source kept at: {self.source}")
         return "\n".join(parts)
 
+    def discard_source(self) -> None:
+        """Removes the source that was kept, and the folder that was made for it."""
+        if self.source is not None and self.source.parent.name.startswith(PREFIX):
+            with contextlib.suppress(OSError):  # a folder that holds anything else stays
+                self.source.unlink()
+                self.source.parent.rmdir()
+
+    @property
+    def fix(self) -> str | None:
+        """What to do about it, where the compiler's words tell; else None."""
+        return next((fix for words, fix in _FIXES if re.search(words, self.stderr)), None)
+
 
 _SHOWN_LINES = 40
+PREFIX = "megafuse-"  # of temporary folders
 
-_NONE_FOUND = (
-    "no C++ compiler found: tried $CXX, then c++, g++ and clang++ on PATH; "
-    "install one (Debian/Ubuntu: apt install g++, Fedora: dnf install gcc-c++, "
-    "macOS: xcode-select --install, Windows: MinGW-w64 g++ or clang++), or set CXX to its path"
+INSTALL = (
+    "apt install g++ (Debian, Ubuntu) | dnf install gcc-c++ (Fedora) | xcode-select --install "
+    "(macOS); or set CXX to a compiler"
 )
+NOT_ON_WINDOWS = "fused kernels are for Linux and macOS, and this is Windows: use WSL"
+
+# What compilers say, and what to do about it; the first that fits counts.
+_FIXES = (
+    ("No space left|Disk quota", "make room in the temporary folder and in the kernel cache"),
+    ("Killed|annot allocate memory|out of memory|memory exhausted", "free some memory"),
+    (
+        r"Python\.h'?(: No such| file not)",
+        "apt install python3-dev (Debian, Ubuntu) | dnf install python3-devel (Fedora)",
+    ),
+    (r"std=c\+\+|-std=gnu\+\+", "install a newer compiler: g++ 12 and clang++ 14 are tested"),
+    (r"cc1plus|cannot find -lstdc\+\+|'?\bc(math|stdint|stddef)'?(: No such| file not)", INSTALL),
+    (
+        r"cannot find \S*crt\w\.o|\b(stdlib|features|limits)\.h'?(: No such| file not)",
+        "apt install libc6-dev (Debian, Ubuntu) | dnf install glibc-devel (Fedora)",
+    ),
+)
+
+_NONE_FOUND = f"no C++ compiler found: tried $CXX, then c++, g++ and clang++ on PATH; {INSTALL}"
 
 
 def find() -> Compiler | None:
     """The C++ compiler: $CXX (which may hold arguments), else c++, g++ or clang++ on PATH.
 
-    Only one that answers `--version` counts. On Windows only g++ and clang++ are supported:
-    MSVC's cl takes other options and is passed over.
+    Only one that answers `--version` counts; None where there is none, and on Windows.
     """
+    if sys.platform == "win32":
+        return None
     return _find(os.environ.get("CXX", "").strip(), os.environ.get("PATH", ""))
 
 
@@ -81,19 +117,18 @@ def compile_shared(
     flags: Sequence[str] = (),
     libraries: Sequence[str] = (),
 ) -> None:
-    """Compiles C++ `source` to the shared object `out`; raises CompileError.
+    """Compiles C++ `source` to the shared object `out`; raises CompileError, and then keeps the
+    source in a folder that the error names.
 
     A library is a name ("dl" becomes -ldl), or a path or option that is passed as it is.
     """
     compiler = _required()
-    folder = Path(tempfile.mkdtemp(prefix="megafuse-"))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     file = folder / "source.cpp"
-    file.write_text(source, encoding="utf-8")
-    # Windows: DLLs carry their runtime, since Python does not look for it on PATH.
-    kind = ["-shared", "-static"] if sys.platform == "win32" else ["-shared", "-fPIC"]
     command = [
         *compiler.command,
-        *kind,
+        "-shared",
+        "-fPIC",
         *flags,
         *(_search(path) for path in include),
         str(file),
@@ -101,20 +136,29 @@ def compile_shared(
         str(out),
         *(_link(name) for name in libraries),
     ]
+    keep = False
     try:
-        ran = _run(command)
-    except OSError as error:  # it was there when find() looked
-        raise CompileError(command, f"could not start the compiler: {error}", file) from error
-    if ran.returncode != 0:
+        file.write_text(source, encoding="utf-8")
+        ran = _started(command)
+        keep = ran.returncode != 0
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    if keep:
         raise CompileError(command, ran.stderr or f"exit status {ran.returncode}", file)
-    shutil.rmtree(folder, ignore_errors=True)
+
+
+def module_flags() -> list[str]:
+    """For linking a Python module: where the linker wants every name found, macOS, it is told that
+    the interpreter has Python's."""
+    return ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
 
 
 def kernel_flags() -> list[str]:
     """The flags for CPU kernels: this CPU's instructions, and the arithmetic as it is written.
 
-    No fast-math and no contraction: the kernels call fma themselves where they mean it, so the
-    result does not hang on the compiler. Which flags the compiler takes is tried once per
+    No fast-math and no contraction: the kernels call fma themselves where they mean it, so every
+    compiler gives the same result. Which flags the compiler takes is tried once per
     compiler and CPU, and remembered in the cache.
     """
     compiler = _required()
@@ -153,8 +197,7 @@ def _find(cxx: str, path: str) -> Compiler | None:
         if compiler is not None:
             return compiler
         logger.warning("CXX=%r does not run with --version; trying c++, g++ and clang++", cxx)
-    candidates = ["g++", "clang++"] if sys.platform == "win32" else ["c++", "g++", "clang++"]
-    for name in candidates:
+    for name in ("c++", "g++", "clang++"):
         compiler = _probed([name], path)
         if compiler is not None:
             return compiler
@@ -165,7 +208,7 @@ def _split(cxx: str, path: str) -> list[str]:
     if shutil.which(cxx, path=path):  # one program, perhaps with spaces in its path
         return [cxx]
     try:
-        return shlex.split(cxx, posix=sys.platform != "win32")
+        return shlex.split(cxx)
     except ValueError:  # an open quote
         return [cxx]
 
@@ -181,6 +224,13 @@ def _probed(command: list[str], path: str) -> Compiler | None:
     if ran.returncode != 0 or not ran.stdout.strip():
         return None
     return Compiler(program, ran.stdout.strip().splitlines()[0], tuple(command[1:]))
+
+
+def _started(command: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return _run(command)
+    except OSError as error:  # it was there when find() looked
+        raise CompileError(command, f"could not start the compiler: {error}") from error
 
 
 def _run(command: list[str], timeout: float | None = None) -> subprocess.CompletedProcess[str]:
@@ -232,6 +282,9 @@ def _kernel_flags(compiler: Compiler, directory: str) -> tuple[str, ...]:
 
 
 def _accepted_flags(compiler: Compiler) -> list[str]:
+    plain = _compiled(compiler, [], _LOOP)
+    if plain.returncode != 0:  # it refuses everything, so this says nothing about flags
+        raise CompileError(plain.args, plain.stderr or f"exit status {plain.returncode}")
     flags = list(_ARITHMETIC)
     if not _accepts(compiler, flags):
         flags = [flag for flag in flags if _accepts(compiler, [flag])]
@@ -249,12 +302,17 @@ def _accepted_flags(compiler: Compiler) -> list[str]:
 
 
 def _accepts(compiler: Compiler, flags: Sequence[str], source: str = _LOOP) -> bool:
-    with tempfile.TemporaryDirectory(prefix="megafuse-") as folder:
+    return _compiled(compiler, [*flags, "-Werror"], source).returncode == 0
+
+
+def _compiled(
+    compiler: Compiler, flags: Sequence[str], source: str
+) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         file = Path(folder, "probe.cpp")
         file.write_text(source, encoding="utf-8")
         out = str(file.with_suffix(".o"))
-        command = [*compiler.command, *flags, "-Werror", "-c", str(file), "-o", out]
-        return _run(command).returncode == 0
+        return _started([*compiler.command, *flags, "-c", str(file), "-o", out])
 
 
 # ---- the CPU

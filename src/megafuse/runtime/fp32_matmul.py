@@ -18,7 +18,7 @@ def set_fp32_matmul(mode: str | None) -> None:
     "tf32"   operands rounded to 10 bits: the fastest, and a thousand times less accurate.
     None     as it was at the start: TF32 where torch.backends.cuda.matmul allows it, else "split".
 
-    It is a switch for the whole process. Other dtypes and the CPU are not concerned.
+    It holds for the whole process. Other dtypes, and tensors on the CPU, are computed as before.
     """
     global _set
     if mode is not None and mode not in MODES:

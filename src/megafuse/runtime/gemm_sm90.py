@@ -73,7 +73,7 @@ def kernel(
 ) -> tuple[bytes, str, int]:
     """Called by the host runtime on a kernel it has not seen (runtime/host/sm90.h)."""
     gemm = Gemm(dtype, act, columns, bias, residual, pre)
-    return build.cuda_binary(gemm.source, ARCH, gemm.label), SYMBOL, _SHARED[columns]
+    return build.shipped_cuda(gemm.source, ARCH, gemm.label), SYMBOL, _SHARED[columns]
 
 
 def catalog() -> Iterator[Gemm]:

@@ -9,10 +9,11 @@ import importlib
 import importlib.util
 import tempfile
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from megafuse.runtime.cpp import CompileError
+from megafuse.runtime.cpp import PREFIX, CompileError
 
 
 def compile_cubin(
@@ -27,21 +28,25 @@ def compile_cubin(
     if trouble is not None:
         raise CompileError([], trouble)
     core = _core()
-    fields = {
-        "name": "megafuse.cu",
+    paths = [str(path) for path in include]
+    fields = {**options(arch, contract), "name": "megafuse.cu", "include_path": paths}
+    try:
+        return _cubin(core, source, core.ProgramOptions(**fields))
+    except Exception as error:
+        raise CompileError(_command(fields), _explained(str(error), arch), _kept(source)) from error
+
+
+def options(arch: str, contract: bool = False) -> dict[str, Any]:
+    """The fields of cuda-core's ProgramOptions that decide what is compiled: all but places."""
+    return {
         "arch": arch,
         "std": "c++17",
-        "include_path": [str(path) for path in include],
         "no_source_include": True,  # else a math.h in the user's working directory is found first
         "ftz": False,
         "prec_div": True,
         "prec_sqrt": True,
         "fma": contract,  # else as on the CPU: kernels call fma where they mean it
     }
-    try:
-        return _cubin(core, source, core.ProgramOptions(**fields))
-    except Exception as error:
-        raise CompileError(_command(fields), _explained(str(error), arch), _kept(source)) from error
 
 
 def version() -> tuple[int, int] | None:
@@ -63,7 +68,7 @@ def problem() -> str | None:
     pinned = f'"cuda-bindings=={wanted}.*"' if wanted else "cuda-bindings"
     found = _bindings_version()
     if not _installed("cuda.core"):
-        return "cuda-core, which compiles the GPU kernels, is missing: pip install cuda-core"
+        return f"cuda-core, which compiles the GPU kernels, is missing: pip install {_extra()}"
     if found is None:
         return f"cuda-bindings, which finds NVRTC, is missing: pip install {pinned}"
     major = found.split(".")[0]
@@ -112,6 +117,16 @@ def _compiled(handle: Any) -> bytes:
 
 
 # ---- what is installed
+
+
+def _extra() -> str:
+    """What brings cuda-core: the package's own extra, or where it is not installed (a checkout on
+    PYTHONPATH) cuda-core itself."""
+    try:
+        metadata.distribution("megafuse")
+    except metadata.PackageNotFoundError:
+        return "cuda-core"
+    return '"megafuse[cuda]"'
 
 
 def _installed(module: str) -> bool:
@@ -177,6 +192,6 @@ def _command(fields: dict[str, Any]) -> list[str]:
 
 
 def _kept(source: str) -> Path:
-    file = Path(tempfile.mkdtemp(prefix="megafuse-"), "megafuse.cu")
+    file = Path(tempfile.mkdtemp(prefix=PREFIX), "megafuse.cu")
     file.write_text(source, encoding="utf-8")
     return file

@@ -1,6 +1,9 @@
-"""What megafuse tells the user while it works: `megafuse: compiling …` lines on stderr.
+"""What megafuse tells the user while it works, through the logger "megafuse".
 
-Silence them with `logging.getLogger("megafuse").setLevel("WARNING")`.
+A kernel that was compiled is information (INFO). What runs unfused, and a wait of half a minute,
+are warnings, which Python prints to stderr where the program has set up no logging of its own.
+Nothing here adds a handler or a level: that is the program's to choose. The command line does, with
+`show`.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+logger = logging.getLogger("megafuse")
 
 
 class _Stderr(logging.Handler):
@@ -25,31 +30,34 @@ class _Stderr(logging.Handler):
             self.handleError(record)
 
 
-def _set_up() -> logging.Logger:
-    """The "megafuse" logger; a level or handler that the user set before the import is kept."""
-    log = logging.getLogger("megafuse")
-    if not log.handlers:
+def show() -> None:
+    """For programs of megafuse's own: every line on stderr, as `megafuse: compiled …`.
+
+    A level or handler that was set before is kept.
+    """
+    if not logger.handlers:
         handler = _Stderr()
         handler.setFormatter(logging.Formatter("megafuse: %(message)s"))
-        log.addHandler(handler)
-        log.propagate = False
-    if log.level == logging.NOTSET:
-        log.setLevel(logging.INFO)
-    return log
-
-
-logger = _set_up()
+        logger.addHandler(handler)
+        logger.propagate = False
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
 
 
 @contextmanager
 def compiling(what: str, expect: str | None = None) -> Iterator[None]:
-    """Logs `compiled <what> in 0.2 s` after the block, and a line before it when it is long.
+    """Logs `compiled <what> in 0.2 s` after the block, and a warning before it when it is long.
 
     `expect` says how long in the user's words, e.g. "once, about 30 s"; give it only when the
     wait is one that a person would notice. A block that raises logs no line after.
     """
     if expect is not None:
-        logger.info("compiling %s (%s)", what, expect)
+        logger.warning("compiling %s (%s)", what, expect)
     start = time.perf_counter()
     yield
-    logger.info("compiled %s in %.1f s", what, time.perf_counter() - start)
+    logger.log(
+        logging.INFO if expect is None else logging.WARNING,
+        "compiled %s in %.1f s",
+        what,
+        time.perf_counter() - start,
+    )

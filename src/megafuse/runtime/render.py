@@ -46,7 +46,11 @@ class Functors:
     backward: str | None = None
     choices: dict[str, dict[str, str]] = field(default_factory=dict)
     random: bool = False  # draws random numbers
+    late: tuple[int, int] = (0, 0)  # row-wise: inputs that all rows share, forward and backward
     words: Callable[[Variant], dict[str, str]] | None = None  # further `{…}`, by variant
+
+    def late_of(self, family: str) -> int:
+        return self.late[family == "rows_backward"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class Variant:
     operands: tuple[Operand, ...]
     row_vectors: int = 0  # row-wise on CUDA: vectors in a row, rounded up
     few_rows: bool = False  # so few that a row should have many threads
+    across: bool = False  # CUDA: vectors are cut across rows, wherever these start
+    late: int = 0  # row-wise: how many of the last inputs are the same for all rows
     clusters: bool = False  # whether the GPU has clusters of blocks (sm_90)
     roomy: bool = False  # whether a block may have 227 KB of shared memory (sm_90, sm_100)
     short_rows: bool = False  # row-wise on the CPU: so short that many are done side by side
@@ -80,9 +86,9 @@ class Variant:
 
     @property
     def contracts(self) -> bool:
-        """Whether a*b+c is rounded once. The gradients of rows are sums, which have no bits of
-        PyTorch's to keep, and in 16 bits they are bound by instructions: 7 % fewer (layer_norm)."""
-        return self.family == "rows_backward"
+        """Whether a*b+c is rounded once. Rows are summed, and a sum has no bits of PyTorch's to
+        keep; in 16 bits rows are bound by instructions: 7 % fewer (layer_norm's backward)."""
+        return self.is_rows
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -174,12 +180,15 @@ class RowShape:
     ahead: bool
     blocks_per_processor: int
     ring: int = 0  # bytes of shared memory for rows to come
+    again: bool = True  # what is there is read again, not held in registers
 
-    @property
-    def arguments(self) -> str:
+    def cut(self, shifted: bool) -> str:
+        """The C++ type; `shifted` rows start anywhere in a vector."""
         numbers = f"{self.items}, {self.threads}, {self.rows}, {self.cluster}"
-        flags = f"{str(self.whole).lower()}, {str(self.ahead).lower()}"
-        return f"{numbers}, {flags}, {self.ring}"
+        whole, ahead, again, moved = (
+            str(flag).lower() for flag in (self.whole, self.ahead, self.again, shifted)
+        )
+        return f"mf::RowCut<{numbers}, {whole}, {ahead}, {self.ring}, {again}, {moved}>"
 
 
 def row_shape(variant: Variant) -> RowShape:
@@ -195,7 +204,7 @@ def row_shape(variant: Variant) -> RowShape:
     vectors = variant.row_vectors
     sums = sum(o.walk == "r" for o in variant.operands)
     narrow = variant.vector == 8  # 16-bit numbers
-    ring = _with_ring(variant, sums)
+    ring = _with_ring(variant, sums) if sums else _shifted_ring(variant)
     if ring is not None:
         return ring
     block, grid = 1024, _ONE_SHOT
@@ -225,6 +234,8 @@ def row_shape(variant: Variant) -> RowShape:
     for items, is_ahead in tries:
         threads = _power_of_two(vectors if variant.few_rows else -(-vectors // items))
         threads = max(threads, min(8, _power_of_two(vectors)))
+        if variant.across:  # a thread for each element at the ends of a row
+            threads = max(threads, 2 * variant.vector)
         cluster = min(threads // block, 8) if variant.clusters and threads > block else 1
         threads = min(threads, block)
         if vectors <= items * threads * cluster:
@@ -237,9 +248,55 @@ def row_shape(variant: Variant) -> RowShape:
                 ahead=is_ahead,
                 blocks_per_processor=2 if sums and cluster == 8 else grid,
             )
+    long = _long_ring(variant)
+    if long is not None:
+        return long
     cluster = 8 if variant.clusters else 1
     items = min(tries[-1][0], 4 if not sums else 16)
     return RowShape(items, 512, 1, cluster, whole=False, ahead=False, blocks_per_processor=2)
+
+
+def _shifted_ring(variant: Variant) -> RowShape | None:
+    """Long shifted rows beside what all rows share, which does not lie as they do: it is read once
+    for all rows of a block, not for each. 8192 x 50257, us, and without: layer_norm 508 and 612 in
+    bfloat16, 865 and 1165 in float32; rms_norm 462 and 482 in bfloat16."""
+    vectors, narrow = variant.row_vectors, variant.vector == 8
+    if not (variant.across and variant.late and variant.roomy and variant.is_forward):
+        return None
+    row, late = ring_vector_bytes(variant)
+    if variant.double or variant.few_rows or row != 16 or vectors <= (2048 if narrow else 4096):
+        return None
+    cluster = _power_of_two(-(-vectors // (256 * (8 if narrow else 16))))
+    if cluster > 8:
+        return None
+    items = -(-vectors // (256 * cluster))
+    if not narrow:
+        return RowShape(items, 256, 1, cluster, True, True, 4)
+    held = variant.late > 1
+    ring = ring_bytes(2, cluster)
+    if (2 * row + (0 if held else late)) * items * 256 > ring:
+        return None
+    return RowShape(items, 256, 1, cluster, True, held, 2, ring)
+
+
+def _long_ring(variant: Variant) -> RowShape | None:
+    """Rows too long for the registers of eight blocks wait in the shared memory of up to sixteen.
+    2048 x 151936, share of a copy, and read twice: softmax 81 and 94 % (35, 47; in 16, 32 bits),
+    layer_norm 83 and 85 (31, 67), rms_norm 94 and 95 (65, 69), layer_norm's backward 68 (15)."""
+    row, late = ring_vector_bytes(variant)
+    if not variant.roomy or variant.double or not row or row % 16 or late % 16:
+        return None
+    light = [(256, 8, 2)] if variant.vector == 8 and not variant.late and variant.is_forward else []
+    for threads, cluster, blocks in (*light, (512, 8, 1), (256, 16, 1)):
+        items = -(-variant.row_vectors // (threads * cluster))
+        if sum(o.walk == "r" for o in variant.operands) and cluster < 16:
+            continue  # sums over rows are held too
+        ring = ring_bytes(blocks, cluster)
+        if items * variant.vector <= (80 if light else 48) and (
+            (2 * row + late) * items * threads <= ring
+        ):
+            return RowShape(items, threads, 1, cluster, True, False, blocks, ring)
+    return None
 
 
 def _with_ring(variant: Variant, sums: int) -> RowShape | None:
@@ -249,12 +306,10 @@ def _with_ring(variant: Variant, sums: int) -> RowShape | None:
     least = 32 if vector == 8 else 1025
     if not (sums and variant.roomy) or variant.double or vectors < least:
         return None
-    weighs = variant.inputs[-1].walk == "c"  # the weight is the last input
-    each = [vector * _BYTES[o.dtype] for o in variant.inputs if o.walk == "c"]
-    rows, weight = each[: len(each) - weighs], sum(each[len(each) - weighs :])
-    if not rows or any(b % 16 for b in each):
+    row, weight = ring_vector_bytes(variant)
+    if not row or row % 16 or weight % 16:
         return None
-    light = sum(rows) <= 32
+    light = row <= 32
     for items in (4, 8):
         cluster, threads = 1, max(_power_of_two(-(-vectors // items)), 32)
         if vectors > 1024:
@@ -262,7 +317,7 @@ def _with_ring(variant: Variant, sums: int) -> RowShape | None:
         block = 512 if light and vectors <= 1024 else 256
         blocks = 2 if light and vectors > 1024 and items == 4 else 1
         ring = ring_bytes(blocks, cluster)
-        if items * vector > 32 or cluster > 8 or (2 * sum(rows) + weight) * items * block > ring:
+        if items * vector > 32 or cluster > 8 or (2 * row + weight) * items * block > ring:
             continue
         if variant.few_rows and cluster < 8:
             return None
@@ -279,6 +334,15 @@ def _with_ring(variant: Variant, sums: int) -> RowShape | None:
     return None
 
 
+def ring_vector_bytes(variant: Variant) -> tuple[int, int]:
+    """Bytes that a vector of a row takes in the ring, and those of what all rows share."""
+    width = {o: variant.vector * _BYTES[o.dtype] for o in variant.inputs}
+    first_late = len(variant.inputs) - variant.late
+    row = sum(width[o] for o in variant.inputs[:first_late] if o.walk == "c")
+    late = sum(width[o] for o in variant.inputs[first_late:] if o.walk in "cu")
+    return row, late
+
+
 def ring_bytes(blocks: int, cluster: int) -> int:
     """Shared memory for the rows to come of each of so many blocks on a processor of 227 KB, beside
     what warps tell each other: up to 1 KB in each block of a cluster for each of its blocks."""
@@ -289,7 +353,7 @@ def ring_bytes(blocks: int, cluster: int) -> int:
 def _registers_free(variant: Variant, sums: int) -> int:
     """Elements that fit into the registers of a thread: of each a float an input and a sum, and
     what is loaded ahead of them. 104 of 128: 24 for all else, measured with ptxas."""
-    inputs = [o for o in variant.inputs if o.walk in "cs"]
+    inputs = [o for o in variant.inputs if o.walk in "csu"]
     words = sum(_BYTES[o.dtype] for o in inputs) / 4
     numbers = (len(inputs) + sums) * (2 if variant.double else 1)
     return int(104 / (words + numbers))
@@ -359,8 +423,8 @@ def _cuda(functors: Functors, variant: Variant) -> str:
     if variant.is_rows:
         rows = row_shape(variant)
         driver = "rows_cuda.h"
-        made = f"mf::RowsCuda<Kernel, {variant.vector}, {rows.arguments}, {index}>(words.word)"
-        run = f"{made}.run()"
+        cut = rows.cut(variant.across)
+        run = f"mf::RowsCuda<Kernel, {variant.vector}, {cut}, {index}>(words.word).run()"
         # One block a processor will do: else ptxas spills a register or two to fit another. Rings
         # are as large as lets so many blocks be resident.
         resident = rows.blocks_per_processor if rows.ring else 1
@@ -369,8 +433,8 @@ def _cuda(functors: Functors, variant: Variant) -> str:
             bounds += f" __cluster_dims__({rows.cluster}, 1, 1)"
     elif variant.family in ("forward", "backward"):
         driver = "pointwise_cuda.h"
-        made = f"mf::PointwiseCuda<Kernel, {variant.vector}, {launch.unroll}, {index}>(words.word)"
-        run = f"{made}.run()"
+        how = f"{variant.vector}, {launch.unroll}, {index}, {str(variant.across).lower()}"
+        run = f"mf::PointwiseCuda<Kernel, {how}>(words.word).run()"
     else:
         which = {"sum_columns": "columns", "sum_rows": "rows<256>", "sum_short_rows": "rows<32>"}
         driver = "sum_cuda.h"

@@ -1,7 +1,8 @@
-"""The kernel headers a source includes: their text for cache keys, or pasted in for reading.
+"""The headers a source includes: their text for cache keys, or pasted in for reading.
 
-Only `#include "x.h"` that lies in KERNELS counts; `<system>` headers and quoted names that are
-not there are the compiler's business.
+What counts is `#include "x.h"` that is found as the compiler finds it: by its path, beside the file
+that includes it, or in KERNELS. `<system>` headers belong to the compiler, whose version is in the
+keys. Only headers of KERNELS are pasted.
 """
 
 from __future__ import annotations
@@ -18,13 +19,23 @@ _CLOSES = re.compile(r"^[ \t]*#[ \t]*endif\b")
 
 
 def closure(source: str) -> str:
-    """Name and text of every kernel header that `source` reaches, in order of first mention.
+    """Name and text of every header that `source` reaches, in order of first mention.
 
-    It goes into cache keys, so that editing one op's header rebuilds only what includes it.
+    It goes into cache keys, so that editing one op's header, wherever it lies, rebuilds what
+    includes it and nothing else.
     """
-    texts: dict[str, str] = {}
+    texts: dict[Path, str] = {}
     _collect(source, KERNELS, texts)
-    return "".join(f"// {name}: {len(text)}\n{text}" for name, text in texts.items())
+    root = KERNELS.resolve()
+    names = [p.relative_to(root).as_posix() if p.is_relative_to(root) else str(p) for p in texts]
+    each = zip(names, texts.values(), strict=True)
+    return "".join(f"// {name}: {len(text)}\n{text}" for name, text in each)
+
+
+def ships(header: str) -> bool:
+    """Whether a functor's header is one of the package's own."""
+    path = (KERNELS / header).resolve()
+    return path.is_relative_to(KERNELS.resolve()) and path.is_file()
 
 
 def flatten(source: str) -> str:
@@ -33,24 +44,26 @@ def flatten(source: str) -> str:
 
 
 def _find(name: str, beside: Path) -> Path | None:
-    """The header that `#include "name"` means in a file of folder `beside`; None if not ours."""
-    root = KERNELS.resolve()
+    """The header that `#include "name"` means in a file of folder `beside`; None if not found."""
     for folder in (beside, KERNELS):
         path = (folder / name).resolve()
-        if path.is_relative_to(root) and path.is_file():
+        if path.is_file():
             return path
     return None
 
 
-def _collect(source: str, folder: Path, texts: dict[str, str]) -> None:
+def _find_ours(name: str, beside: Path) -> Path | None:
+    """The same, None also where it is not a header of KERNELS."""
+    path = _find(name, beside)
+    return path if path is not None and path.is_relative_to(KERNELS.resolve()) else None
+
+
+def _collect(source: str, folder: Path, texts: dict[Path, str]) -> None:
     for match in _INCLUDE.finditer(source):
         path = _find(match[1], folder)
-        if path is None:
-            continue
-        name = path.relative_to(KERNELS.resolve()).as_posix()
-        if name not in texts:
-            texts[name] = path.read_text(encoding="utf-8")
-            _collect(texts[name], path.parent, texts)
+        if path is not None and path not in texts:
+            texts[path] = path.read_text(encoding="utf-8", errors="surrogateescape")
+            _collect(texts[path], path.parent, texts)
 
 
 class _Pasting:
@@ -72,7 +85,7 @@ def _pasted(source: str, folder: Path, state: _Pasting, conditional: bool = Fals
     for line in source.splitlines(keepends=True):
         depth += bool(_OPENS.match(line)) - bool(_CLOSES.match(line))
         include = _INCLUDE.match(line)
-        path = _find(include[1], folder) if include else None
+        path = _find_ours(include[1], folder) if include else None
         if path is not None:
             lines += _header(path, state, depth > 0)
         elif not (state.open and _PRAGMA_ONCE.match(line)):

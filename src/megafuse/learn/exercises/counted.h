@@ -5,7 +5,7 @@
 //              what moves between memory and processor is counted, not guessed
 //
 // Counted, a read or write outside an array ends the run with its place, not with a crash. Bytes
-// are those of 64-byte lines through a cache of 32 KB, in which the line unused for longest makes
+// are those of 64-byte lines through a cache of 32 KiB, in which the line unused for longest makes
 // room. A written line goes to memory when it leaves the cache.
 //
 // The harness behind the learner's file defines exercise(); native.py calls exercise_run().

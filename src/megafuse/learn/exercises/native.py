@@ -54,7 +54,7 @@ class Counts(ctypes.Structure):
 
     @property
     def bytes_moved(self) -> int:
-        """Between memory and a cache of 32 KB."""
+        """Between memory and a cache of 32 KiB."""
         return (self.read_lines + self.written_lines) * LINE
 
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
-from megafuse.bench import compare
-from megafuse.learn import explain
+from megafuse.bench import Timing, compare
 from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.verdicts import exercises as verdicts
 
 _BUDGET = 0.3  # seconds
 
@@ -27,14 +27,8 @@ def share(
     A learner's loop runs in one thread, so that its copy does too (`threads`).
     """
     with using(threads):
-        yours, copy = _timed(call, least_bytes, device)
-    return Finding(
-        what,
-        None,
-        f"{copy / yours:.0%}: {explain.seconds(yours)}; a copy of the least bytes takes "
-        f"{explain.seconds(copy)}",
-        says,
-    )
+        yours, copy = timed(call, least_bytes, device)
+    return Finding(what, None, verdicts.share(yours, copy), says)
 
 
 @contextmanager
@@ -48,7 +42,8 @@ def using(threads: int) -> Iterator[None]:
         torch.set_num_threads(usual)
 
 
-def _timed(call: Callable[[], object], least_bytes: int, device: str) -> tuple[float, float]:
+def timed(call: Callable[[], object], least_bytes: int, device: str) -> tuple[Timing, Timing]:
+    """The call, and a copy of so many bytes, taking turns."""
     source = torch.ones(max(least_bytes // 8, 1), device=device)
     target = torch.empty_like(source).fill_(0)
     taken = compare(
@@ -58,4 +53,4 @@ def _timed(call: Callable[[], object], least_bytes: int, device: str) -> tuple[f
         budget=_BUDGET,
         rounds=5,
     )
-    return taken["yours"].median, taken["copy"].median
+    return taken["yours"], taken["copy"]

@@ -33,18 +33,29 @@ class Access:
 
     tensor: Tensor
     times: int = 1
+    between: int = 0  # bytes that go by until the kernel comes to the same float again
+    since: int | None = None  # bytes that went by since another kernel wrote it; None: cold
 
     @property
     def nbytes(self) -> int:
+        """What the kernel asks for."""
         return self.times * self.tensor.nbytes
+
+    def from_memory(self, cache: int) -> int:
+        """What of it a cache of so many bytes does not hold any more."""
+        if not self.times:
+            return 0
+        first = self.since is None or self.since > cache
+        again = self.times - 1 if self.between > cache else 0
+        return (first + again) * self.tensor.nbytes
 
 
 Argument = Access | int | float
 
 
-def read(tensor: Tensor, times: int = 1) -> Access:
+def read(tensor: Tensor, times: int = 1, between: int = 0, since: int | None = None) -> Access:
     """The kernel reads this tensor, front to back, so many times."""
-    return Access(_checked(tensor), times)
+    return Access(_checked(tensor), times, between, since)
 
 
 def write(tensor: Tensor) -> Access:
@@ -77,30 +88,32 @@ class Grid:
     @staticmethod
     def fill(tensor: Tensor, threads: int = 256) -> Grid:
         """As many blocks as run at the same time on this GPU, whatever there is to do."""
-        return Grid((8 * _processors(tensor.device), 1), (threads, 1))
+        return Grid((8 * processors(tensor.device), 1), (threads, 1))
 
 
-def launch(file: str, entry: str, grid: Grid, *arguments: Argument) -> None:
+def launch(file: str, entry: str, grid: Grid, *arguments: Argument, above: str = "") -> None:
     """Runs function `entry` of kernels/<file>.cu or .cpp, on the device that the tensors are on.
 
     CUDA: on torch's current stream, without waiting. CPU: on as many threads as torch uses; each
-    is told which part of how many it is. Floats become C floats, ints `long long`.
+    is told which part of how many it is. Floats become C floats, ints `long long`. What stands in
+    `above` is compiled in, above the source: a `#define` of what the kernel is to know.
     """
     tensors = [a for a in arguments if isinstance(a, Access)]
     if _NOTES:
-        _NOTES[-1].append((entry, sum(access.nbytes for access in tensors)))
+        _NOTES[-1].append((entry, tensors))
     elif tensors[0].tensor.is_cuda:
-        _launch_cuda(file, entry, grid, arguments)
+        _launch_cuda(file, entry, grid, arguments, above)
     else:
-        _launch_cpu(file, entry, grid, arguments)
+        _launch_cpu(file, entry, grid, arguments, above)
 
 
-_NOTES: list[list[tuple[str, int]]] = []
+Notes = list[tuple[str, list[Access]]]
+_NOTES: list[Notes] = []
 
 
 @contextlib.contextmanager
-def noting() -> Iterator[list[tuple[str, int]]]:
-    """Collects (entry, bytes) of every launch inside the block, and runs none of them."""
+def noting() -> Iterator[Notes]:
+    """Collects (entry, tensors) of every launch inside the block, and runs none of them."""
     _NOTES.append([])
     try:
         yield _NOTES[-1]
@@ -149,8 +162,10 @@ class _OpenMp(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_void_p) for name in ("parallel", "thread", "threads"))
 
 
-def _launch_cpu(file: str, entry: str, grid: Grid, arguments: Sequence[Argument]) -> None:
-    library = cpu_library(file)
+def _launch_cpu(
+    file: str, entry: str, grid: Grid, arguments: Sequence[Argument], above: str
+) -> None:
+    library = cpu_library(file, above)
     part = getattr(library, f"part_of_{entry}")
     values = [_c_value(argument) for argument in arguments]
     words = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
@@ -191,9 +206,9 @@ def _pool() -> ThreadPoolExecutor:
 
 
 @functools.cache
-def cpu_library(file: str) -> ctypes.CDLL:
+def cpu_library(file: str, above: str = "") -> ctypes.CDLL:
     """The compiled source, with a `part_of_<entry>` for each function in it."""
-    text = source(file, "cpu")
+    text = above + source(file, "cpu")
     team = Path(__file__).with_name("team.h").read_text(encoding="utf-8")
     entries = re.findall(r'^extern "C" void (\w+)\(', text, re.M)
     runs = "".join(f"PART_OF({entry})\n" for entry in entries)
@@ -203,7 +218,9 @@ def cpu_library(file: str) -> ctypes.CDLL:
 # ---- the GPU
 
 
-def _launch_cuda(file: str, entry: str, grid: Grid, arguments: Sequence[Argument]) -> None:
+def _launch_cuda(
+    file: str, entry: str, grid: Grid, arguments: Sequence[Argument], above: str
+) -> None:
     if 0 in grid.blocks:  # nothing to do, and the driver refuses an empty grid
         return
     index = next(a.tensor.get_device() for a in arguments if isinstance(a, Access))
@@ -212,7 +229,7 @@ def _launch_cuda(file: str, entry: str, grid: Grid, arguments: Sequence[Argument
     with torch.cuda.device(index):
         driver.call(
             "cuLaunchKernel",
-            _cuda_function(file, entry, index),
+            _cuda_function(file, entry, index, above),
             *(*grid.blocks, 1),
             *(*grid.threads, 1),
             0,  # bytes of shared memory beyond what the kernel declares
@@ -223,21 +240,22 @@ def _launch_cuda(file: str, entry: str, grid: Grid, arguments: Sequence[Argument
 
 
 @functools.cache
-def _cuda_function(file: str, entry: str, index: int) -> Any:
-    return driver.call("cuModuleGetFunction", _cuda_module(file, index), entry.encode())
+def _cuda_function(file: str, entry: str, index: int, above: str) -> Any:
+    return driver.call("cuModuleGetFunction", _cuda_module(file, index, above), entry.encode())
 
 
 @functools.cache
-def _cuda_module(file: str, index: int) -> Any:
+def _cuda_module(file: str, index: int, above: str) -> Any:
     """Loaded into the context that torch made for this GPU, which is current here."""
     torch.cuda.current_stream(index).synchronize()  # makes sure that there is one
     major, minor = torch.cuda.get_device_capability(index)
-    cubin = build.cuda_binary(source(file, "cuda"), f"sm_{major}{minor}", file)
+    cubin = build.cuda_binary(above + source(file, "cuda"), f"sm_{major}{minor}", file)
     return driver.call("cuModuleLoadData", cubin)
 
 
 @functools.cache
-def _processors(device: torch.device) -> int:
+def processors(device: torch.device) -> int:
+    """Of a GPU; a CPU counts as one."""
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from megafuse.bench.timing import cache_bytes
 from megafuse.learn.ladder import launch
 from megafuse.learn.ledger import Ledger, count
 from megafuse.ops import OPS, Op
@@ -22,18 +23,32 @@ class Rung:
 
     name: str
     change: str  # on the GPU
-    change_on_cpu: str
+    change_on_cpu: str  # where `on_cpu` is false: why the idea does not apply there
     run: Callable[..., Tensor]
     file: str | None  # of its source, in kernels/; None for the shipped op
+    on_cpu: bool = field(default=True, kw_only=True)
+    on_gpu: bool = field(default=True, kw_only=True)
+    # What its source makes it wait for besides its bytes, known without a measurement.
+    waits: str = field(default="", kw_only=True)
+    waits_on_cpu: str = field(default="", kw_only=True)
 
     def changed(self, device: str) -> str:
         return self.change if device == "cuda" else self.change_on_cpu
+
+    def waits_for(self, device: str) -> str:
+        return self.waits if device == "cuda" else self.waits_on_cpu
 
     def ledger(self, *arguments: Any) -> Ledger:
         """Launches and bytes for these arguments, counted without running anything."""
         with launch.noting() as notes:
             self.run(*arguments)
-        return Ledger(tuple(entry for entry, _ in notes), sum(moved for _, moved in notes))
+        held = cache_bytes(next(a.device for a in arguments if isinstance(a, Tensor)))
+        accesses = [access for _, accesses in notes for access in accesses]
+        return Ledger(
+            tuple(entry for entry, _ in notes),
+            sum(access.nbytes for access in accesses),
+            sum(access.from_memory(held) for access in accesses),
+        )
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,10 @@ class Ladder:
     @property
     def op(self) -> Op:
         return OPS[self.name]
+
+    def on(self, device: str) -> tuple[Rung, ...]:
+        """The rungs whose idea applies there."""
+        return tuple(r for r in self.rungs if (r.on_gpu if device == "cuda" else r.on_cpu))
 
     def exact(self, *arguments: Any) -> Tensor:
         """The op's reference in float64."""

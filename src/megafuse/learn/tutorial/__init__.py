@@ -4,7 +4,6 @@
     tour.py      what the steps share: device, sizes, probes, figures
     screen.py    how it looks in a terminal
     climb.py     a ladder: bytes, prediction, measurement
-    words.py     sentences, each chosen by the numbers it speaks of
 
 Each other file is one step, with a TITLE and a `run`.
 """

@@ -6,10 +6,13 @@ import functools
 
 import torch
 
+from megafuse.bench import Timing
 from megafuse.learn import probes
 from megafuse.learn.explain import seconds
-from megafuse.learn.tutorial import draw, words
+from megafuse.learn.tutorial import draw
 from megafuse.learn.tutorial.tour import Tour
+from megafuse.learn.verdicts import machine
+from megafuse.learn.verdicts.rule import times
 from megafuse.ops import OPS
 
 TITLE = "The budget: operations per float"
@@ -25,7 +28,7 @@ def run(tour: Tour) -> None:
     )
     flops = OPS["gelu_scale"].flops
     assert not callable(flops)
-    screen.say(words.budget(tour.probes, flops[0]))
+    screen.say(machine.budget(tour.probes, flops[0]))
     if not tour.compiles:
         screen.say(
             "To see it happen takes a kernel that does more and more on the way, and that cannot "
@@ -41,20 +44,20 @@ def run(tour: Tour) -> None:
     screen.table(
         ("operations a float", "time, at best", "of the copy"),
         [
-            (str(k), seconds(t), words.times(t / taken[0]))
+            (str(k), seconds(t.low), times(t.low / taken[0].low))
             for k, t in zip(added, taken, strict=True)
         ],
     )
-    screen.say(words.work(added, taken, tour.probes.operations_per_float))
+    screen.say(machine.work(added, taken, tour.probes.operations_per_float))
     screen.recall(guess)
-    tour.draw(lambda: draw.budget(added, taken, tour.floats, tour.machine))
+    tour.draw(lambda: draw.budget(added, [t.low for t in taken], tour.floats, tour.machine))
 
 
-def measured(tour: Tour) -> tuple[list[int], list[float]]:
-    """Operations a float, and the seconds that the copy took with them at its best."""
+def measured(tour: Tour) -> tuple[list[int], list[Timing]]:
+    """Operations a float, and the time that the copy took with them."""
     x = torch.randn(tour.floats, device=tour.device)
     out = torch.zeros_like(x)
     counts = QUICK if tour.quick else MULTIPLY_ADDS
     ways = {str(k): functools.partial(probes.work, x, out, k) for k in counts}
     taken = tour.time(ways, "copies that compute")
-    return [2 * k for k in counts], [taken[str(k)].low for k in counts]
+    return [2 * k for k in counts], [taken[str(k)] for k in counts]

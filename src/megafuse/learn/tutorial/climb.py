@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megafuse.bench.timing import Timing
-from megafuse.learn.explain import megabytes, seconds
+from megafuse.bench.timing import Timing, cache_bytes
+from megafuse.learn.explain import kernels, mebibytes, megabytes, seconds
 from megafuse.learn.ladder.rung import Rung
 from megafuse.learn.ledger import Ledger
-from megafuse.learn.tutorial import words
 from megafuse.learn.tutorial.tour import Tour
+from megafuse.learn.verdicts import ladder as verdicts
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,12 @@ class Climbed:
 
     @property
     def rate(self) -> float:
-        """Bytes a second."""
-        return self.ledger.bytes_moved / self.seconds
+        """Bytes from memory, a second."""
+        return self.ledger.from_memory / self.seconds
+
+    @property
+    def predicted_rate(self) -> float:
+        return self.ledger.from_memory / self.predicted
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def climb(tour: Tour, rungs: Sequence[Rung], exact: Tensor, *arguments: Any) -> 
             Climbed(
                 rung,
                 ledger,
-                ledger.bytes_moved / rate,
+                ledger.from_memory / rate,
                 taken[rung.name],
                 float((rung.run(*arguments) - exact).abs().max()),
             )
@@ -81,7 +85,7 @@ def climb(tour: Tour, rungs: Sequence[Rung], exact: Tensor, *arguments: Any) -> 
         moved / taken["copy"].low,
     )
     _show(tour, climbed)
-    tour.screen.say(words.guessed(guess, climbed.rungs[0].seconds / climbed.rungs[-1].seconds))
+    tour.screen.say(verdicts.guessed(guess, climbed.rungs[0].seconds / climbed.rungs[-1].seconds))
     return climbed
 
 
@@ -89,11 +93,19 @@ def _predictions(tour: Tour, rungs: Sequence[Rung], ledgers: Sequence[Ledger], r
     tour.screen.items(
         (
             f"{rung.name}: {rung.changed(tour.device)}",
-            f"about {seconds(ledger.bytes_moved / rate)}: {megabytes(ledger.bytes_moved)}, "
-            f"{words.kernels(ledger.passes)}",
+            f"about {seconds(ledger.from_memory / rate)}: {_moved(ledger)}, "
+            f"{kernels(ledger.passes)}",
         )
         for rung, ledger in zip(rungs, ledgers, strict=True)
     )
+
+
+def _moved(ledger: Ledger) -> str:
+    """Bytes from memory; and those asked for, where a cache should hold some of them."""
+    if ledger.from_memory == ledger.bytes_moved:
+        return megabytes(ledger.from_memory)
+    asked = megabytes(ledger.bytes_moved)
+    return f"{megabytes(ledger.from_memory)} from memory of {asked} asked for"
 
 
 def _show(tour: Tour, climbed: Climb) -> None:
@@ -116,6 +128,8 @@ def _show(tour: Tour, climbed: Climb) -> None:
     )
     tour.screen.note(
         "Median of calls that took turns, each with a cold cache and results in memory of its own. "
-        "Of roof: its bytes over its time, held against the fastest tenth of the copies between "
-        f"them, {climbed.roof / 1e9:.1f} GB/s. Error: against the same in float64."
+        "Of roof: its bytes from memory over its time, held against the fastest tenth of the "
+        f"copies between them, {climbed.roof / 1e9:.1f} GB/s. What is asked for again before "
+        f"{mebibytes(cache_bytes(tour.device))} have gone by, the size of the last cache, is taken "
+        "to come from there. Error: against the same in float64."
     )

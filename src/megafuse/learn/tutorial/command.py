@@ -24,11 +24,11 @@ from megafuse.learn.tutorial import (
     reduction,
     tolerance,
     when_not,
-    words,
 )
 from megafuse.learn.tutorial.screen import Screen, Stopped
 from megafuse.learn.tutorial.tour import Tour
-from megafuse.runtime import cache
+from megafuse.learn.verdicts import machine as machine_verdicts
+from megafuse.runtime import cache, progress
 
 STEPS: tuple[ModuleType, ...] = (
     hierarchy,
@@ -71,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
     """The steps that were asked for. 0, or 1 when something is wrong, or 2 for a missing GPU."""
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal without "×" gets "?", no traceback
         sys.stdout.reconfigure(errors="replace")
+    progress.show()
     screen = Screen(pause=not options.no_pause)
     if options.list:
         for number, step in enumerate(STEPS, 1):
@@ -106,7 +107,7 @@ def _threads_that_are_free(tour: Tour) -> Iterator[None]:
     free = max(1, processors - round(load or 0))
     if tour.device == "cpu" and free < before:
         torch.set_num_threads(free)
-        tour.screen.say(words.busy(load or 0, processors, free))
+        tour.screen.say(machine_verdicts.busy(load or 0, processors, free))
     try:
         yield
     finally:

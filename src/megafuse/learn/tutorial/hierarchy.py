@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from megafuse.learn.explain import seconds
-from megafuse.learn.tutorial import draw, words
+from megafuse.learn.explain import mebibytes, seconds
+from megafuse.learn.tutorial import draw
 from megafuse.learn.tutorial.tour import Tour
+from megafuse.learn.verdicts import machine
+from megafuse.learn.verdicts.rule import times
 
 TITLE = "Memory is far away"
 
@@ -22,9 +24,9 @@ def run(tour: Tour) -> None:
         [
             (
                 level.name,
-                "" if level.working_set is None else _size(level.working_set),
+                "" if level.working_set is None else mebibytes(level.working_set),
                 f"{level.bandwidth / 1e9:,.1f}",
-                words.times(level.bandwidth / probes.memory.bandwidth),
+                times(level.bandwidth / probes.memory.bandwidth),
                 "" if level.latency is None else seconds(level.latency),
             )
             for level in probes.levels
@@ -33,14 +35,14 @@ def run(tour: Tour) -> None:
     screen.say(f"Registers: {probes.arithmetic / 1e9:,.0f} G float operations a second.")
     screen.note(_how(tour))
     ratio = probes.levels[0].bandwidth / probes.memory.bandwidth
-    text = words.hierarchy(probes)
+    text = machine.hierarchy(probes)
     if guess is not None and guess > 0:
-        text += f" You said {guess:g}×; measured: {words.times(ratio)}."
+        text += f" You said {guess:g}×; measured: {times(ratio)}."
     screen.say(text)
     screen.say(
         f"And a call costs, whatever it computes: one multiplication of one single float by "
         f"PyTorch takes {seconds(probes.call)} here. In that time memory could have moved "
-        f"{_size(round(probes.call * probes.copy))}."
+        f"{mebibytes(round(probes.call * probes.copy))}."
     )
     tour.draw(lambda: draw.levels(probes, tour.machine))
 
@@ -63,12 +65,3 @@ def _how(tour: Tour) -> str:
         "of addresses, each of which tells the next. Memory is read after the caches were filled "
         "with something else. Sources: learn/ladder/kernels/probes.cpp."
     )
-
-
-def _size(count: int) -> str:
-    for unit, name in ((1 << 20, "MB"), (1 << 10, "KB")):
-        if count >= unit:
-            return (
-                f"{count / unit:.0f} {name}" if count >= 10 * unit else f"{count / unit:.1f} {name}"
-            )
-    return f"{count} bytes"

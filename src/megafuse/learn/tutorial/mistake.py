@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from megafuse.bench import speedup
 from megafuse.learn.explain import seconds
 from megafuse.learn.ladder import LADDERS, launch
-from megafuse.learn.tutorial import draw, plain, words
-from megafuse.learn.tutorial.tour import Tour
+from megafuse.learn.tutorial import draw, plain
+from megafuse.learn.tutorial.tour import IEEE, Tour, ieee_products
+from megafuse.learn.verdicts import product
 
 TITLE = "The mistake: fusing around a matrix product of one's own"
 SHAPES = {
@@ -42,7 +44,7 @@ def run(tour: Tour) -> None:
     screen.say(
         f"Count first. The product is {flops / 1e6:,.0f} M operations, and x, weight, bias and "
         f"result together are {(x.nbytes + weight.nbytes + rows * outs * 4) / 1e6:,.1f} MB. "
-        f"But this asks for {naive.bytes_moved / 1e6:,.0f} MB: {words.intensity(flops, naive)}."
+        f"But this asks for {naive.bytes_moved / 1e6:,.0f} MB: {product.intensity(flops, naive)}."
     )
     guess = screen.guess("what percentage of the library's rate will it reach?")
 
@@ -50,10 +52,12 @@ def run(tour: Tour) -> None:
         rung.name: functools.partial(rung.run, x, weight, bias) for rung in rungs
     }
     library = "library's GEMM"
-    taken = tour.time({library: lambda: F.linear(x, weight, bias), **ways}, "products")
+    with ieee_products():
+        taken = tour.time({library: lambda: F.linear(x, weight, bias), **ways}, "products")
+        results = {name: way() for name, way in ways.items()}
     exact = ladder.exact(x, weight, bias)
-    best = taken[library].median
-    shares = {name: best / timing.median for name, timing in taken.items()}
+    ratios = {name: speedup(taken[library], timing) for name, timing in taken.items()}
+    shares = {name: ratio.median for name, ratio in ratios.items()}
     screen.table(
         ("", "time", "GFLOP/s", "of the\nlibrary", "largest\nerror"),
         [
@@ -62,26 +66,23 @@ def run(tour: Tour) -> None:
                 seconds(timing.median),
                 f"{flops / timing.median / 1e9:,.1f}",
                 f"{shares[name]:.1%}",
-                "" if name == library else f"{float((ways[name]() - exact).abs().max()):.1e}",
+                "" if name == library else f"{float((results[name] - exact).abs().max()):.1e}",
             )
             for name, timing in taken.items()
         ],
     )
     screen.note(
         "The library's GEMM is F.linear with its bias, for this shape, in float32; the others do "
-        "ReLU as well."
+        "ReLU as well." + (f" {IEEE}" if tour.fuses and tour.device == "cuda" else "")
     )
     if guess is not None:
         screen.say(f"You said {guess:g} %, measured {shares[rungs[0].name]:.1%}.")
     if tour.compiles:
-        screen.say(words.mistake(*(shares[rung.name] for rung in rungs)))
+        screen.say(product.mistake(*(ratios[rung.name] for rung in rungs)))
     else:
-        screen.say(words.product_by_hand(shares[rungs[0].name]))
-    screen.say(
-        "How to see it in code of your own: time the library's product alone, for your shape, and "
-        "ask what share of its rate your kernel reaches. Below nine tenths, leave the product to "
-        "the library and fuse what surrounds it."
-    )
+        screen.say(product.product_by_hand(shares[rungs[0].name]))
+    own = max((ratios[rung.name] for rung in rungs[:-1]), key=lambda ratio: ratio.median)
+    screen.say(product.advice(own))
     tour.draw(lambda: draw.shares("The mistake and its repair", shares, tour.machine))
 
 

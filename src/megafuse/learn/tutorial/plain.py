@@ -6,7 +6,7 @@ The last rung is megafuse's op as on any machine; it runs its reference here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,14 +22,16 @@ WHY = (
     "so PyTorch's own operations climb in their place. What keeps data near the processor is then "
     "the cache: work on pieces that fit in it."
 )
-_PIECE = 1 << 15  # floats: 128 KB
+_PIECE = 1 << 15  # floats: 128 KiB
 
 
 @dataclass(frozen=True)
 class Plain(Rung):
     """A rung of PyTorch's operations; their bytes are counted as they run."""
 
-    one_pass: bool = False  # memory sees x and the result once, whatever happens in between
+    one_pass: bool = field(
+        default=False, kw_only=True
+    )  # memory sees x and the result once, whatever happens in between
 
     def ledger(self, *arguments: Any) -> Ledger:
         if not self.one_pass:
@@ -39,7 +41,7 @@ class Plain(Rung):
 
 
 def _rung(name: str, change: str, run: Callable[..., Tensor], one_pass: bool = False) -> Plain:
-    return Plain(name, change, change, run, None, one_pass)
+    return Plain(name, change, change, run, None, one_pass=one_pass)
 
 
 def gelu_scale() -> tuple[Rung, ...]:
@@ -54,7 +56,7 @@ def gelu_scale() -> tuple[Rung, ...]:
 
     return (
         _rung("two operations", "gelu's result goes out to memory and comes back", separate),
-        _rung("in pieces", "128 KB at a time: gelu's result stays in the cache", in_pieces, True),
+        _rung("in pieces", "128 KiB at a time: gelu's result stays in the cache", in_pieces, True),
         _rung("megafuse.gelu_scale", "its reference: as the first", OPS["gelu_scale"].fused),
     )
 
@@ -74,7 +76,9 @@ def layer_norm() -> tuple[Rung, ...]:
 
     return (
         _rung("by definition", "mean, variance and the rest, each over all of x", by_definition),
-        _rung("in pieces", "128 KB at a time: what is between stays in the cache", in_pieces, True),
+        _rung(
+            "in pieces", "128 KiB at a time: what is between stays in the cache", in_pieces, True
+        ),
         _rung("F.layer_norm", "PyTorch's own kernel: fused already", one_operation, True),
         _rung("megafuse.layer_norm", "its reference: the same", OPS["layer_norm"].fused, True),
     )

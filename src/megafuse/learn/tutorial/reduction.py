@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from megafuse.learn.ladder import LADDERS
-from megafuse.learn.tutorial import draw, plain, words
+from megafuse.learn.tutorial import draw, plain
 from megafuse.learn.tutorial.climb import climb
 from megafuse.learn.tutorial.tour import Tour
+from megafuse.learn.verdicts import ladder as verdicts
 
 TITLE = "The second ladder: LayerNorm"
 COLUMNS = 1024
@@ -24,15 +25,18 @@ def run(tour: Tour) -> None:
         "floats. But a row is small: who keeps it at hand reads it once."
     )
     if tour.compiles:
-        rungs = ladder.rungs
+        rungs = ladder.on(tour.device)
     else:
         tour.screen.say(plain.WHY)
         rungs = plain.layer_norm()
+    for rung in ladder.rungs:
+        if tour.compiles and tour.device == "cpu" and not rung.on_cpu:
+            tour.screen.say(f"(On a GPU there is a rung more, {rung.name}. {rung.change_on_cpu}.)")
     arguments = (x, weight, bias, EPS)
     climbed = climb(tour, rungs, ladder.exact(*arguments), *arguments)
-    for sentence in words.steps(climbed):
+    for sentence in verdicts.steps(climbed):
         tour.screen.say(sentence)
-    tour.screen.say(words.predictions(climbed))
-    tour.screen.say(words.sums(climbed))
-    tour.screen.say(words.top(climbed))
+    tour.screen.say(verdicts.predictions(climbed, tour.device))
+    tour.screen.say(verdicts.sums(climbed))
+    tour.screen.say(verdicts.top(climbed))
     tour.draw(lambda: draw.rungs("LayerNorm, rung by rung", climbed, tour.machine))

@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional as F
 
 from megafuse.learn.ladder import LADDERS
-from megafuse.learn.tutorial import words
 from megafuse.learn.tutorial.tour import Tour
+from megafuse.learn.verdicts import rightness
 from megafuse.ops import OPS
 
 TITLE = "Right, but not bit for bit"
@@ -19,11 +19,7 @@ def run(tour: Tour) -> None:
     _order(tour)
     _rounding(tour)
     _too_lax(tour)
-    tour.screen.say(
-        "So the rule here is: the error against float64 may be at most twice that of PyTorch's own "
-        "operations in the same dtype, plus a rounding or two. It needs no magic number, and it "
-        "fails when a kernel is wrong. Every op of megafuse is held to it, NaN and Inf included."
-    )
+    tour.screen.say(rightness.RULE)
 
 
 def _bits(tour: Tour) -> None:
@@ -38,7 +34,7 @@ def _bits(tour: Tour) -> None:
         ("gelu(x)·scale", "largest error\nagainst float64"),
         [("PyTorch, two operations", f"{errors[0]:.1e}"), (_ours(tour), f"{errors[1]:.1e}")],
     )
-    tour.screen.say(words.bits(differ, errors[0], errors[1], tour.fuses))
+    tour.screen.say(rightness.bits(differ, errors[0], errors[1], tour.fuses))
     tour.screen.recall(guess)
 
 
@@ -62,7 +58,7 @@ def _order(tour: Tour) -> None:
         ("added", "float32 sum", "error"),
         [(name, f"{value:.4f}", f"{abs(value - exact):.1e}") for name, value in sums.items()],
     )
-    tour.screen.say(words.orders(list(sums.values()), exact))
+    tour.screen.say(rightness.orders(list(sums.values()), exact))
 
 
 def _chain(x: torch.Tensor) -> float:
@@ -86,7 +82,7 @@ def _rounding(tour: Tour) -> None:
         "Where fusing changes results most is in 16 bits. Two operations round gelu's result to "
         "bfloat16 before it is scaled; one kernel keeps it in float32 and rounds once."
     )
-    tour.screen.say(words.rounding(apart, fused, tour.fuses))
+    tour.screen.say(rightness.rounding(apart, fused, tour.fuses))
 
 
 def _too_lax(tour: Tour) -> None:
@@ -95,9 +91,4 @@ def _too_lax(tour: Tour) -> None:
     exact = LADDERS["gelu_scale"].exact(x, SCALE)
     wrong = float((x * torch.sigmoid(1.702 * x) * SCALE - exact).abs().max())
     right = float((OPS["gelu_scale"].reference(x, SCALE) - exact).abs().max())
-    tour.screen.say(
-        f"And a tolerance that is too wide tests nothing: another formula altogether, "
-        f"x·sigmoid(1.702·x), errs by {wrong:.3f} at most here. A test with atol=0.1 would "
-        f"{'let it pass' if wrong < 0.1 else 'just catch it'}; eager's own error is {right:.1e}, "
-        f"{wrong / max(right, 1e-12):,.0f} times less."
-    )
+    tour.screen.say(rightness.too_lax(wrong, right))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,28 @@ from megafuse.learn import probes
 from megafuse.learn.tutorial.screen import Screen
 from megafuse.registry import activate
 from megafuse.runtime import build
+from megafuse.runtime.fp32_matmul import get_fp32_matmul, set_fp32_matmul
 
 if TYPE_CHECKING:
     from megafuse.learn.figures import Figure
+
+
+IEEE = (
+    "megafuse computes its float32 products as PyTorch does here (set_fp32_matmul('ieee')). Its "
+    "default splits them into float16 halves for the tensor cores: another product, which is "
+    "faster, and which docs/fp32.md is about."
+)
+
+
+@contextlib.contextmanager
+def ieee_products() -> Iterator[None]:
+    """The same product in every contender, so that what differs is the fusing."""
+    before = get_fp32_matmul()
+    set_fp32_matmul("ieee")
+    try:
+        yield
+    finally:
+        set_fp32_matmul(before)
 
 
 @dataclass
@@ -48,10 +68,12 @@ class Tour:
 
     @property
     def floats(self) -> int:
-        """The size of the pointwise ladder: more than the caches of most machines hold."""
+        """The size of the ladders. On a CPU 29 MB a tensor: two of them are more than a cache of 32
+        MiB, and glibc would fetch larger ones fresh from the system at every call, so that the
+        price of fresh memory would be measured."""
         if self.device == "cuda":
             return 1 << (22 if self.quick else 26)
-        return 1 << (18 if self.quick else 22)
+        return 1 << 18 if self.quick else 7 << 20
 
     @property
     def budget(self) -> float:

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.bench import speedup
-from megafuse.learn.explain import amount, seconds
+from megafuse.learn.explain import amount, operations, seconds
 from megafuse.learn.ledger import count
-from megafuse.learn.tutorial import words
-from megafuse.learn.tutorial.tour import Tour
+from megafuse.learn.tutorial.tour import IEEE, Tour, ieee_products
+from megafuse.learn.verdicts import product
 from megafuse.ops import OPS
 
 TITLE = "When not to fuse"
@@ -39,7 +39,9 @@ def run(tour: Tour) -> None:
     guess = tour.screen.guess("which of these gains most? " + _listed(cases))
     rows, said = [], []
     for case in cases:
-        taken = tour.time({"whole": case.whole, "rest": case.rest, "fused": case.fused}, case.name)
+        ways = {"whole": case.whole, "rest": case.rest, "fused": case.fused}
+        with ieee_products():
+            taken = tour.time(ways, case.name)
         whole, fused = taken["whole"], taken["fused"]
         most, gain = max(1.0, whole.low / taken["rest"].low), speedup(whole, fused)
         rows.append(
@@ -52,13 +54,15 @@ def run(tour: Tour) -> None:
                 f"{gain.low:.2f}–{gain.high:.2f}",
             )
         )
-        said.append(words.worth(case.name, most, gain, tour.fuses))
+        said.append(product.worth(case.name, most, gain, tour.fuses))
     tour.screen.table(("", "separate", "fused", "ceiling", "gain", "4 of 5 in"), rows)
     if not tour.fuses:
         tour.screen.say(
             "megafuse runs its PyTorch reference here, after it has checked its arguments in "
             "Python: there is nothing to gain by it, and at small sizes the checks show."
         )
+    if tour.fuses and tour.device == "cuda":
+        tour.screen.note(IEEE)
     for sentence in said:
         tour.screen.say(sentence)
     _already(tour)
@@ -111,8 +115,8 @@ def _already(tour: Tour) -> None:
     )
     theirs, ours = taken["theirs"], taken["ours"]
     tour.screen.say(
-        f"F.layer_norm is {counted.passes} operation and moves about {least / 1e6:,.0f} MB, the "
-        f"least there is: there is nothing to fuse inside it. It takes "
+        f"PyTorch dispatches F.layer_norm as {operations(counted)}, so nothing is left to join. By "
+        f"count it must move {least / 1e6:,.0f} MB at least: x once, the result once. It takes "
         f"{seconds(theirs.median)}, megafuse.layer_norm {seconds(ours.median)}. "
-        + words.already(speedup(theirs, ours), tour.fuses)
+        + product.already(speedup(theirs, ours), tour.fuses)
     )

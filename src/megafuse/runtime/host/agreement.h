@@ -10,8 +10,6 @@ namespace megafuse {
 
 // The arguments do not fit the op; `explain` will say how (Python has the words).
 struct BadArguments {};
-// The call is right but nothing here computes it; the reference does.
-struct UseReference {};
 
 inline bool is_kernel_dtype(at::ScalarType dtype) {
   switch (dtype) {
@@ -49,6 +47,14 @@ inline bool can_build_for(c10::DeviceType type) {
   Owned result(
       PyObject_CallFunction(python_side.available, "s", type == at::kCUDA ? "cuda" : "cpu"));
   return (answer = PyObject_IsTrue(result.object)) == 1;
+}
+
+// The same for one op, once one of its kernels has turned out to be unbuildable. From then on
+// neither its forward nor its backward has kernels: one must not read what the other's reference
+// never wrote.
+inline bool can_build_for(const Op& op, c10::DeviceType type) {
+  return C10_LIKELY(!op.unbuildable[type == at::kCUDA].load(std::memory_order_relaxed)) &&
+         can_build_for(type);
 }
 
 // PyTorch's type promotion: tensors with dimensions decide, zero-dimensional ones only
@@ -191,7 +197,7 @@ inline Agreement agree(const Call& call) {
     if (op.args[arg].optional && std::isnan(number)) continue;
     if (!(number >= op.args[arg].least && number <= op.args[arg].most)) throw BadArguments{};
   }
-  if (!can_build_for(a.device.type())) throw UseReference{};
+  if (!can_build_for(op, a.device.type())) throw UseReference{};
   return a;
 }
 

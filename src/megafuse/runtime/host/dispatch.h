@@ -112,24 +112,34 @@ struct BoxedAutograd : c10::OperatorKernel {
       explain(*op, args);
     }
     const bool differentiate = wants_grad(call);
-    for (int arg : op->tensors)
-      if (const at::Tensor* t = call.tensor[arg];
-          t && (t->_fw_grad(/*level=*/0).defined() || (differentiate && t->is_inference()))) {
-        // Forward mode and tensors that cannot be saved are PyTorch's business.
-        torch::jit::drop(*stack, args.size());
-        push_results(*op, stack, call_reference(*op, args, /*keep=*/false), {});
-        return;
-      }
+    auto by_reference = [&](size_t on_stack) {
+      torch::jit::drop(*stack, on_stack);
+      push_results(*op, stack, call_reference(*op, args, /*keep=*/false), {});
+    };
+    bool cuda = false;
+    for (int arg : op->tensors) {
+      const at::Tensor* t = call.tensor[arg];
+      if (!t) continue;
+      cuda |= t->is_cuda();
+      // Forward mode and tensors that cannot be saved are left to PyTorch.
+      if (t->_fw_grad(/*level=*/0).defined() || (differentiate && t->is_inference()))
+        return by_reference(args.size());
+    }
+    const c10::DeviceType device = cuda ? at::kCUDA : at::kCPU;
+    if (differentiate && !can_build_for(*op, device)) return by_reference(args.size());
     if (op->kept && differentiate) stack->back() = true;
     {
       at::AutoDispatchBelowADInplaceOrView below;
       handle.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
     }
     if (!differentiate) return;
+    const size_t made = size_t(op->outputs + op->kept + op->random);
+    // No kernel wrote these results, so none of ours can differentiate them.
+    if (!can_build_for(*op, device)) return by_reference(made);
     RandomState random;
     if (op->random) random.kept = stack->back().toTensor();
     Results results;
-    for (auto it = stack->end() - (op->outputs + op->kept + op->random); it != stack->end(); ++it)
+    for (auto it = stack->end() - long(made); it != stack->end(); ++it)
       results.push_back(it->toTensor());
     record(call, results, random);
   }

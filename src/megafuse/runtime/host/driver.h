@@ -65,6 +65,13 @@ struct Driver {
     check(FuncSetAttribute(function, kMaxDynamicSharedBytes, bytes), "cuFuncSetAttribute");
   }
 
+  // Lets a kernel have clusters of more than the eight blocks that every GPU with clusters takes.
+  void allow_large_cluster(void* function) const {
+    constexpr int kNonPortableClusterSizeAllowed = 14;
+    TORCH_CHECK(FuncSetAttribute, "megafuse: the CUDA driver has no cuFuncSetAttribute");
+    check(FuncSetAttribute(function, kNonPortableClusterSizeAllowed, 1), "cuFuncSetAttribute");
+  }
+
   int attribute(int which, int device) const {
     int handle = 0, value = 0;
     check(DeviceGet(&handle, device), "cuDeviceGet");

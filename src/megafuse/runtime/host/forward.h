@@ -37,12 +37,17 @@ inline double value_of(const at::Tensor& t) {
 }
 
 // Launches without the GIL where that is worth its 0.1 µs.
-inline void run(Request& request, const Space& space, at::ArrayRef<uint64_t> random) {
+inline void run(Request& request, Space& space, at::ArrayRef<uint64_t> random) {
   std::optional<CudaScope> scope;
   std::optional<GilRelease> no_gil;
   if (request.device.is_cuda()) {
     scope.emplace(request.device);
     request.vector = vector_width(space);
+    const int most = most_vector_width(space);
+    if (C10_UNLIKELY(request.vector < most) && cut_across(space, most)) {
+      request.across = true;
+      request.vector = most;
+    }
     request.wide_index = needs_64_bits(space);
   }
   if (request.device.is_cuda() || space.numel > 4096) no_gil.emplace();

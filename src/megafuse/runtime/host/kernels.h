@@ -63,8 +63,9 @@ struct KeyHash {
 
 // What Python gave us (module.cpp).
 struct PythonSide {
-  PyObject* build = nullptr;      // compiles one kernel
-  PyObject* available = nullptr;  // can kernels be built for this kind of device?
+  PyObject* build = nullptr;        // compiles one kernel
+  PyObject* available = nullptr;    // can kernels be built for this kind of device?
+  PyObject* unbuildable = nullptr;  // the exception that says that a kernel cannot be built here
 };
 inline PythonSide python_side;
 inline std::atomic<int64_t> launches{0};
@@ -80,11 +81,21 @@ struct GilAcquire {
   ~GilAcquire() { PyGILState_Release(state); }
 };
 
-// A new reference that is dropped at the end of its scope; null raises Python's error.
+// The call is right but nothing here computes it; the reference does.
+struct UseReference {};
+// The same, because a kernel cannot be built here.
+struct Unbuildable : UseReference {};
+
+// A new reference that is dropped at the end of its scope; null raises Python's error, or takes the
+// reference where that error says that a kernel cannot be built.
 struct Owned {
   PyObject* object;
   explicit Owned(PyObject* o) : object(o) {
-    if (!o) throw python_error();
+    if (C10_LIKELY(o != nullptr)) return;
+    if (!python_side.unbuildable || !PyErr_ExceptionMatches(python_side.unbuildable))
+      throw python_error();
+    PyErr_Clear();
+    throw Unbuildable{};
   }
   Owned(const Owned&) = delete;
   ~Owned() { Py_DECREF(object); }
@@ -106,6 +117,7 @@ struct Request {
   bool wide_index = false;
   int row_vectors = 0;      // row-wise on CUDA: vectors in a row, or a few more (RowSize)
   bool few_rows = false;    // so few that a row should have many threads
+  bool across = false;      // CUDA: vectors are cut across rows (kernels/row_places_cuda.h)
   bool short_rows = false;  // row-wise on the CPU: so short that many are done side by side
 };
 
@@ -130,7 +142,7 @@ inline Key key_of(const Request& request, const Space& space) {
   key.put(int(request.family));
   key.put(int(request.common));
   key.put(request.use_double | (request.wide_index << 1) | (request.few_rows << 2) |
-          (request.short_rows << 3));
+          (request.short_rows << 3) | (request.across << 4));
   key.put(request.row_vectors ? RowSize(request.row_vectors).code() : 0);
   key.put(request.vector);
   key.put(space.dims);
@@ -168,11 +180,15 @@ class KernelTable {
     {
       std::shared_lock<std::shared_mutex> lock(mutex_);
       auto it = table_.find(key);
-      if (C10_LIKELY(it != table_.end())) return it->second;
+      if (C10_LIKELY(it != table_.end())) return usable(it->second);
     }
-    Compiled compiled = build(request, space);
+    Compiled compiled;  // stays empty where it cannot be built, so that nobody tries again
+    try {
+      compiled = build(request, space);
+    } catch (const Unbuildable&) {
+    }
     std::unique_lock<std::shared_mutex> lock(mutex_);
-    return table_.emplace(key, compiled).first->second;
+    return usable(table_.emplace(key, compiled).first->second);
   }
 
   void forget() {
@@ -181,6 +197,11 @@ class KernelTable {
   }
 
  private:
+  static const Compiled& usable(const Compiled& compiled) {
+    if (C10_UNLIKELY(!compiled.function)) throw Unbuildable{};
+    return compiled;
+  }
+
   static Compiled build(const Request& request, const Space& space) {
     GilAcquire gil;
     const Op& op = *request.call.op;
@@ -207,12 +228,12 @@ class KernelTable {
                                            "rows_backward"};
     const bool cuda = request.device.is_cuda();
     Owned built(PyObject_CallFunction(
-        python_side.build, "ssOsisOiiOiOiOO", op.name.c_str(), families[int(request.family)],
+        python_side.build, "ssOsisOiiOiOiOOO", op.name.c_str(), families[int(request.family)],
         choices.object, cuda ? "cuda" : "cpu", int(request.device.index()),
         c10::toString(request.common), request.use_double ? Py_True : Py_False, space.dims,
         request.vector, request.wide_index ? Py_True : Py_False, space.outputs, operands.object,
         request.row_vectors, request.few_rows ? Py_True : Py_False,
-        request.short_rows ? Py_True : Py_False));
+        request.across ? Py_True : Py_False, request.short_rows ? Py_True : Py_False));
     return cuda ? load_cuda(built.object, request.device.index()) : load_cpu(built.object);
   }
 
@@ -241,6 +262,7 @@ class KernelTable {
     Compiled compiled;
     compiled.function = driver.load(PyBytes_AS_STRING(cubin), symbol);
     if (shared) driver.allow_shared(compiled.function, shared);
+    if (cluster > 8) driver.allow_large_cluster(compiled.function);
     compiled.shared = unsigned(shared);
     compiled.block = unsigned(block);
     compiled.unroll = unsigned(unroll);
@@ -349,7 +371,9 @@ constexpr int64_t kGrain = 16384;
 // Splits [0, n) over torch's threads in multiples of `align`; run(begin, end, slot).
 template <class Run>
 void split(int64_t n, int64_t weight, int64_t align, int64_t max_slots, const Run& run) {
-  int64_t slots = std::min<int64_t>({at::get_num_threads(), max_slots, n * weight / kGrain});
+  const int64_t pieces = (n + align - 1) / align;  // a single long row wakes nobody
+  int64_t slots =
+      std::min<int64_t>({at::get_num_threads(), max_slots, n * weight / kGrain, pieces});
   if (slots <= 1 || at::in_parallel_region()) return run(0, n, 0);
   const int64_t each = ((n + slots - 1) / slots + align - 1) / align * align;
   on_torch_threads(slots, [&](int64_t slot) {
@@ -363,7 +387,7 @@ inline void launch(const Request& request, const Space& space, at::ArrayRef<uint
   std::array<double, kMaxArgs> storage;
   const auto numbers = numbers_of(request.call, storage);
   const Compiled kernel = KernelTable::get().find(request, space);
-  const Words words = pack(space, numbers, random, request.vector);
+  const Words words = pack(space, numbers, random, request.across ? 1 : request.vector);
   if (request.device.is_cuda()) {
     const int64_t groups = std::max<int64_t>(space.numel / request.vector, 1);
     const int64_t per_block = int64_t(kernel.block) * kernel.unroll;

@@ -268,13 +268,20 @@ PyObject* register_op(PyObject*, PyObject* d) {
   END_HANDLE_TH_ERRORS
 }
 
-// setup(build, available): the Python functions this runtime calls.
+// setup(build, available, unbuildable): the Python functions this runtime calls, and what they
+// raise where the reference must do.
 PyObject* setup(PyObject*, PyObject* args) {
-  PyObject *build, *available;
-  if (!PyArg_ParseTuple(args, "OO", &build, &available)) return nullptr;
+  PyObject *build, *available, *unbuildable;
+  if (!PyArg_ParseTuple(args, "OOO", &build, &available, &unbuildable)) return nullptr;
   python_side.build = Py_NewRef(build);
   python_side.available = Py_NewRef(available);
+  python_side.unbuildable = Py_NewRef(unbuildable);
   Py_RETURN_NONE;
+}
+
+// shared_out_count(): how often work went to several of torch's threads (threads.h).
+PyObject* shared_out_count(PyObject*, PyObject*) {
+  return PyLong_FromLongLong(times_shared_out.load());
 }
 
 PyObject* launch_count(PyObject*, PyObject*) { return PyLong_FromLongLong(launches.load()); }
@@ -325,6 +332,7 @@ PyMethodDef methods[] = {
     {"setup", setup, METH_VARARGS, nullptr},
     {"register_op", register_op, METH_O, nullptr},
     {"launch_count", launch_count, METH_NOARGS, nullptr},
+    {"shared_out_count", shared_out_count, METH_NOARGS, nullptr},
     {"poison_outputs", set_poison_outputs, METH_O, nullptr},
     {"set_fp32_matmul", set_fp32_matmul, METH_O, nullptr},
     {"forget_kernels", forget_kernels, METH_NOARGS, nullptr},

@@ -6,6 +6,7 @@
 #include <c10/core/DispatchKeySet.h>
 #include <torch/csrc/utils/python_stub.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,7 @@ struct Op {
   bool autocast_lowers = false;
   std::vector<int> saved;  // for the backward: an argument, or -1 - r for the r-th result
   std::vector<Grad> grads;
+  mutable std::atomic<bool> unbuildable[2] = {};  // on CPU, CUDA: a kernel could not be built
 
   PyObject* slow = nullptr;       // the same call through the dispatcher
   PyObject* reference = nullptr;  // the unfused twin

@@ -58,21 +58,30 @@ struct Below {
 inline Results run_forward(const Call& call, const Agreement& agreement, const RandomState& random,
                            bool keep) {
   const Op& op = *call.op;
-  if (C10_LIKELY(op.pointwise())) return op.program->forward(call, agreement, random, keep);
-  const Below below(op);
-  Results results = op.program->forward(call, agreement, random, keep);
-  TORCH_INTERNAL_ASSERT(int(results.size()) >= op.outputs + (keep ? op.kept : 0));
-  return results;
+  try {
+    if (C10_LIKELY(op.pointwise())) return op.program->forward(call, agreement, random, keep);
+    const Below below(op);
+    Results results = op.program->forward(call, agreement, random, keep);
+    TORCH_INTERNAL_ASSERT(int(results.size()) >= op.outputs + (keep ? op.kept : 0));
+    return results;
+  } catch (const Unbuildable&) {
+    op.unbuildable[agreement.device.is_cuda()] = true;
+    throw;
+  }
 }
 
 Gradients python_vjp(const BackwardCall& b);  // python.h
 
 inline Gradients run_backward(const BackwardCall& b) {
   const Op& op = *b.call.op;
-  if (!can_build_for(b.grads[0].device().type())) return python_vjp(b);
+  if (!can_build_for(op, b.grads[0].device().type())) return python_vjp(b);
   if (op.pointwise()) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    return op.program->backward(b);
+    try {
+      at::AutoDispatchBelowADInplaceOrView below;
+      return op.program->backward(b);
+    } catch (const UseReference&) {
+      return python_vjp(b);
+    }
   }
   BackwardCall full = b;
   for (at::Tensor& t : full.like)

@@ -98,6 +98,9 @@ class RowLaunch {
     return space_.add(dtype, 'c', data);
   }
 
+  // Shorter rows are few accesses even one element at a time.
+  static constexpr int64_t kLeastShifted = 64;
+
   int64_t cols() const { return space_.size[0]; }
   int64_t rows() const { return space_.numel / cols(); }
 
@@ -147,12 +150,16 @@ class RowLaunch {
     ++space_.dims;
   }
 
-  // Elements that a thread reads at once: 16 bytes of the narrowest operand, several times that of
-  // a wider one, halved until every address and every row allows it.
-  int vector_width() const {
+  // Elements in 16 bytes of the narrowest operand: a thread reads so many at once, several times 16
+  // bytes of a wider one.
+  int most_vector_width() const {
     int64_t narrowest = 16;
     for (int i = 0; i < space_.operands; ++i)
       if (space_.operand[i].walk == 'c') narrowest = std::min(narrowest, space_.operand[i].bytes());
+    return int(16 / narrowest);
+  }
+  // The same, halved until every address and every row allows it.
+  int vector_width() const {
     auto fits = [&](int64_t width) {
       if (cols() % width) return false;
       for (int i = 0; i < space_.operands; ++i) {
@@ -165,9 +172,28 @@ class RowLaunch {
       }
       return true;
     };
-    int64_t width = 16 / narrowest;
+    int width = most_vector_width();
     while (width > 1 && !fits(width)) width /= 2;
-    return int(width);
+    return width;
+  }
+
+  // Cuts rows whose length or addresses allow less than 16 bytes at once at aligned addresses all
+  // the same, wherever they start (kernels/row_places_cuda.h). Outputs are contiguous, so their
+  // rows say where that is; an input whose rows lie otherwise is read at any address (walk 'u').
+  bool shift_rows(int width) {
+    if (cols() < kLeastShifted) return false;
+    for (int i = 0; i < space_.outputs; ++i)
+      if (space_.operand[i].walk == 'c' && space_.operand[i].word % 16) return false;
+    for (int i = space_.outputs; i < space_.operands; ++i) {
+      Operand& op = space_.operand[i];
+      if (op.walk != 'c') continue;
+      bool alike = op.word % 16 == 0;
+      int64_t dense = cols();
+      for (int d = 1; d < space_.dims; dense *= space_.size[d++])
+        alike &= space_.size[d] == 1 || (op.stride[d] - dense) % width == 0;
+      if (!alike) op.walk = 'u';
+    }
+    return true;
   }
 
   // partial[parts, sums]: every block or thread has a row of its own.
@@ -188,16 +214,28 @@ class RowLaunch {
   std::vector<at::Tensor> on_cuda(at::ScalarType sum_in, at::ArrayRef<uint64_t> random) {
     CudaScope scope(request_.device);
     request_.vector = vector_width();
+    int64_t vectors = cols() / request_.vector;
+    if (const int most = most_vector_width(); request_.vector < most && shift_rows(most)) {
+      request_.across = true;
+      request_.vector = most;
+      vectors = cols() / most;
+    }
     request_.wide_index = needs_64_bits(space_);
-    request_.row_vectors = RowSize(cols() / request_.vector).rounded();
+    request_.row_vectors = RowSize(vectors).rounded();
     request_.few_rows = rows() < 2 * multiprocessors(request_.device.index());
     const Compiled kernel = KernelTable::get().find(request_, space_);
-    const int64_t turns = (rows() + kernel.unroll - 1) / kernel.unroll;
-    const int64_t blocks = std::min<int64_t>(turns, std::max(1u, kernel.max_grid / kernel.cluster));
+    int64_t turns = (rows() + kernel.unroll - 1) / kernel.unroll;
+    int64_t most = std::max(1u, kernel.max_grid / kernel.cluster);
+    if (const int64_t apart = request_.vector; request_.across) {  // blocks in multiples of it
+      turns = (turns + apart - 1) / apart * apart;
+      most = std::max(most / apart, int64_t(1)) * apart;
+    }
+    const int64_t blocks = std::min(turns, most);
     at::Tensor partial;
     if (!sums_.empty()) partial = partial_sums(blocks, sum_in);
     std::array<double, kMaxArgs> storage;
-    const Words words = pack(space_, numbers_of(request_.call, storage), random, request_.vector);
+    const Words words = pack(space_, numbers_of(request_.call, storage), random,
+                             request_.across ? 1 : request_.vector);
     {
       GilRelease no_gil;
       launch_cuda(kernel, request_.device, unsigned(blocks * kernel.cluster), 1, words);

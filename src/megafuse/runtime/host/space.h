@@ -160,11 +160,14 @@ inline void set_walks(Space& space, int dim = 0) {
 // Elements per thread along dimension `dim`: as many as 16 bytes of the widest operand hold (32
 // where the output is narrower: int8 from bfloat16 ran 3 % faster so on an H200), halved until
 // every address and every row allows it.
-inline int vector_width(const Space& space, int dim = 0) {
+inline int most_vector_width(const Space& space) {
   int64_t widest = 1;
   for (int i = 0; i < space.operands; ++i)
     if (space.operand[i].walk == 'c') widest = std::max(widest, space.operand[i].bytes());
-  int64_t width = (space.operand[0].bytes() < widest ? 32 : 16) / widest;
+  return int((space.operand[0].bytes() < widest ? 32 : 16) / widest);
+}
+inline int vector_width(const Space& space, int dim = 0) {
+  int64_t width = most_vector_width(space);
   auto fits = [&](int64_t w) {
     if (space.dims > 1 && space.size[dim] % w) return false;
     for (int i = 0; i < space.operands; ++i) {
@@ -178,6 +181,22 @@ inline int vector_width(const Space& space, int dim = 0) {
   };
   while (width > 1 && !fits(width)) width /= 2;
   return int(width);
+}
+
+// Prepares a space for vectors that are cut across rows: outputs must be dense, and inputs that do
+// not lie as they do, or start at an odd address, are read element by element (walk 'e').
+inline bool cut_across(Space& space, int width) {
+  auto lies_dense = [&](const Operand& op) {
+    int64_t next = 1;
+    bool dense = op.word % uint64_t(std::min<int64_t>(width * op.bytes(), 16)) == 0;
+    for (int d = 0; d < space.dims; next *= space.size[d++]) dense &= op.stride[d] == next;
+    return dense;
+  };
+  for (int i = 0; i < space.outputs; ++i)
+    if (space.operand[i].walk != 'c' || !lies_dense(space.operand[i])) return false;
+  for (int i = space.outputs; i < space.operands; ++i)
+    if (space.operand[i].walk != 'v' && !lies_dense(space.operand[i])) space.operand[i].walk = 'e';
+  return true;
 }
 
 // Whether an offset or index does not fit into 31 bits (with room for a grid's stride).

@@ -62,7 +62,7 @@ inline SumPlan plan_sum(Space& space) {
   return plan;
 }
 
-constexpr int kSumThreads = 256, kSumColumns = 32;  // of kernels/reduce_cuda.h
+constexpr int kSumThreads = 256, kSumColumns = 32;  // of kernels/sum_cuda.h
 // Rows this short (in vectors) are summed by one warp each, longer ones by a block.
 constexpr int64_t kShortRow = 128;
 

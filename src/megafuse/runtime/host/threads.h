@@ -7,11 +7,17 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty.h>
 
+#include <atomic>
+
 namespace megafuse {
+
+// How often work was shared out: tests of threads make sure that they had some.
+inline std::atomic<int64_t> times_shared_out{0};
 
 // Calls task(i) for i in [0, n), each on its own thread of torch's pool.
 template <class Task>
 void on_torch_threads(int64_t n, const Task& task) {
+  times_shared_out.fetch_add(1, std::memory_order_relaxed);
   thread_local at::TensorIterator iterator;
   if (iterator.ntensors() == 0 || iterator.numel() != n) {
     at::AutoDispatchBelowADInplaceOrView below;

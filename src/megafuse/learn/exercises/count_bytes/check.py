@@ -13,6 +13,7 @@ from megafuse.learn.exercises import roof
 from megafuse.learn.exercises.findings import Finding, Stop
 from megafuse.learn.exercises.work import Work
 from megafuse.learn.ledger import count
+from megafuse.learn.verdicts import exercises as verdicts
 from megafuse.ops import OPS, Op
 from megafuse.registry import activate
 
@@ -106,9 +107,14 @@ def _measured(chains: dict[str, tuple[Any, ...]], device: str) -> Iterator[Findi
             yield Finding(name, None, f"{foretold}; nothing can be fused here without a compiler")
             continue
         gain = _gain(OPS[name], args, device)
-        yield Finding(name, None, f"{foretold}, {gain.median:.2f}× measured just now")
+        ratio = counted["separate"] / counted["fused"]
+        yield Finding(name, None, verdicts.counted(ratio, gain))
+    if not fused:
+        return
     x: Tensor = chains["gelu_scale"][0]
-    yield roof.share(lambda: OPS["gelu_scale"].fused(x, 1.7), 2 * x.nbytes, device, _MEANING)
+    yours, copy = roof.timed(lambda: OPS["gelu_scale"].fused(x, 1.7), 2 * x.nbytes, device)
+    says = verdicts.waits(yours, copy)
+    yield Finding("of the roof", None, verdicts.share(yours, copy), says)
 
 
 def _gain(op: Op, args: tuple[Any, ...], device: str) -> Ratio:
@@ -120,11 +126,3 @@ def _gain(op: Op, args: tuple[Any, ...], device: str) -> Ratio:
         rounds=5,
     )
     return speedup(taken["separate"], taken["fused"])
-
-
-_MEANING = (
-    "Where the measured speed-up is smaller than the foretold one, something else than memory "
-    "costs time too: arithmetic, which a laptop's few cores do slowly. Where it is larger, fresh "
-    "memory for each result, which the fused way needs once, was dear. The share of the roof is "
-    "that of fused gelu_scale: its speed against that of a plain copy."
-)

@@ -80,7 +80,7 @@ _CANCELS = (
 
 _ROOF = (
     "The share of the roof is against a copy of 12 bytes an element. It can pass 100%, because "
-    "this machine's own cache is larger than the 32 KB that are counted with: it may still hold "
+    "this machine's own cache is larger than the 32 KiB that are counted with: it may still hold "
     "the row at the second reading. And a sum that the compiler may not reorder runs one "
     "addition at a time; `#pragma omp simd reduction(+ : sum)` above the loop allows it."
 )

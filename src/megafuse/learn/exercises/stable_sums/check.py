@@ -97,6 +97,7 @@ _PASSES = (
     "is not needed."
 )
 _ROOF = (
-    "The share of the roof is that of the softmax in one thread. exp from the C library is what it "
-    "waits for here; megafuse has its own, which the compiler can run on vectors (kernels/math.h)."
+    "The share of the roof is that of the softmax in one thread. Its exp is a call of the C "
+    "library for each float; megafuse has its own, which the compiler can run on vectors "
+    "(kernels/math.h)."
 )

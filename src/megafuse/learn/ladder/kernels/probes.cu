@@ -89,10 +89,10 @@ extern "C" __global__ void work(const float* x, float* out, i64 n,
   for (i64 i = thread; i < n / 4; i += threads) {
     float4 v = reinterpret_cast<const float4*>(x)[i];
     for (i64 time = 0; time < times; ++time) {
-      v.x = mf::fma(v.x, 0.999f, 0.001f);
-      v.y = mf::fma(v.y, 0.999f, 0.001f);
-      v.z = mf::fma(v.z, 0.999f, 0.001f);
-      v.w = mf::fma(v.w, 0.999f, 0.001f);
+      v.x = mf::fma(0.999f, 0.001f, v.x);
+      v.y = mf::fma(0.999f, 0.001f, v.y);
+      v.z = mf::fma(0.999f, 0.001f, v.z);
+      v.w = mf::fma(0.999f, 0.001f, v.w);
     }
     reinterpret_cast<float4*>(out)[i] = v;
   }

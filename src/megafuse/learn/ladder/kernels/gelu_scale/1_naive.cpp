@@ -1,5 +1,5 @@
 // gelu, then scale. x is seen as a matrix of 4096 columns and walked down
-// its columns: each step is 16 KB away from the last and uses 4 bytes of
+// its columns: each step is 16 KiB away from the last and uses 4 bytes of
 // the 64 that memory delivers.
 #include "gelu_scale.h"
 
