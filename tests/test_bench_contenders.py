@@ -141,7 +141,7 @@ def test_a_contender_is_not_taken_for_a_yardstick():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("eagre", "there is no contender 'eagre': eager, compile"),
+        ("eagre", "there is no contender 'eagre': did you mean eager? There are eager, compile"),
         ("", "there is no contender ''"),
         ("no_such_module:f", "no_such_module:f: ModuleNotFoundError: No module named"),
         ("torch:no_such_function", "torch:no_such_function: AttributeError"),

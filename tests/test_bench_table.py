@@ -59,7 +59,10 @@ def test_many_rows_fit(rivals):
     assert widest(text) <= 80
     for op in OPS:
         assert op in text
-    assert len({len(line) for line in text.splitlines() if line.startswith(OPS)} - {80}) <= 2
+    rows = [line for line in text.splitlines() if "123 µs" in line]
+    assert len(rows) == len(OPS)
+    assert len({len(line) for line in rows} - {80}) <= 2
+    assert text.count("262144×64") == len(OPS), "a shape, not a count of elements"
 
 
 @pytest.mark.parametrize("clocks", [ON_CPU, ON_CUDA], ids=["cpu", "cuda"])
@@ -270,10 +273,19 @@ def test_a_title_comes_again_in_another_mode():
     ]
 
 
-def test_rows_of_one_size_are_told_apart_by_their_shape():
-    rows = layers(1).rows[3:] * 2
-    assert table.Summary(rows).titled
+def test_shapes_are_printed_whatever_their_size():
+    """10007×31013 was 3.1e+08."""
+    rows = [made.row(op, shape=[10007, 31013], elements=10007 * 31013) for op in OPS]
+    for text in (str(made.result(rows)), str(made.result(rows[:1]))):
+        assert "10007×31013" in text
+        assert "e+08" not in text
+        assert widest(text) <= 80
+
+
+def test_an_op_is_a_title_where_a_line_has_no_room_for_it():
+    assert table.Summary(layers(1).rows).titled
     assert not table.Summary([made.row(op) for op in OPS]).titled
+    assert table.Summary([row(op, 6) for op in OPS]).titled
 
 
 def test_one_row_tells_its_label_and_floor():

@@ -128,7 +128,7 @@ def test_one_op_whole(capsys, name):
     assert f"def {name}(" in printed
     if op.functors is not None:
         assert f"functors, megafuse/kernels/{op.functors.header}:" in printed
-        assert "struct " in printed
+        assert "#pragma once" in printed
     else:
         assert "program, megafuse/runtime/host/" in printed
     example = textwrap.dedent(printed.partition("\nexample:\n")[2])

@@ -27,7 +27,7 @@ examples:
       --set approximate=tanh,none         a layer, in two forms
   megafuse bench attention --shape 8x12x512x64 --set causal=yes --set mask=yes
   megafuse bench gelu_scale --shape 64x1024 --against eager,mine.py:gelu
-  megafuse bench --sweep softmax --seconds 60     random shapes: where is it behind?
+  megafuse bench --sweep --seconds 60     random shapes: where is fused behind?
 
 A contender is checked before it is timed: one whose result is wrong shows its
 error and no time.
