@@ -86,7 +86,7 @@ def _no_compiler(exercise: Exercise) -> Finding:
         False,
         "this exercise is C++, and no C++ compiler is found here",
         "Debian, Ubuntu: apt install g++. Fedora: dnf install gcc-c++. macOS: xcode-select "
-        "--install. Windows: MinGW-w64's g++ or clang++. Or set CXX to one. `megafuse doctor` "
+        "--install. Windows: use WSL. Or set CXX to one. `megafuse doctor` "
         "tells what it finds. The Python exercises (.py) work without.",
     )
 
