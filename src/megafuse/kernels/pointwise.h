@@ -26,9 +26,8 @@ namespace mf {
 //   'c' consecutive elements   'b' one element, broadcast
 //   's' a stride               'v' no memory: the word is the value
 //   'n' an output nobody wants
-// and on the GPU
-//   'u' consecutive elements that start at any address (rows)
 //   'e' each element where the strides say: vectors are cut across rows (pointwise)
+//   'u' consecutive elements that start at any address (rows, on the GPU)
 // An output holds the functor's kResult-th result, or where that is -1 the incoming gradient, the
 // first input: the gradient of an argument that is merely added.
 template <class Stored, char kWalk, int kResult = 0>

@@ -1,6 +1,9 @@
 // The CPU driver: walks a range of the index space row by row along the innermost
 // dimension, in a loop that the compiler turns into SIMD code. The host gives each
 // thread a range [begin, end) of its own.
+//
+// Rows of a few elements are not worth a loop each: kAcross goes through them in blocks, outputs
+// and the inputs that lie as they do as one long row, the others ('e') gathered first.
 #pragma once
 
 #include "half_cpu.h"
@@ -28,7 +31,7 @@ namespace mf {
 // of a few operands stay in L1.
 constexpr int kBlock = 512;
 
-template <class K>
+template <class K, bool kAcross = false>
 struct PointwiseCpu {
   using F = typename K::Compute;
   using AllInputs = typename MakeIndices<K::inputs>::type;
@@ -40,7 +43,8 @@ struct PointwiseCpu {
 
   // Operands that pass through a buffer of floats on their way (half_cpu.h).
   template <class Op>
-  static constexpr bool is_staged = kStageHalf && is_half<typename Op::T> && Op::walk == 'c';
+  static constexpr bool is_staged =
+      kStageHalf && is_half<typename Op::T> && (Op::walk == 'c' || Op::walk == 'e');
   template <int... I, int... O>
   static constexpr bool any_staged(Indices<I...>, Indices<O...>) {
     return (is_staged<In<I>> || ...) || (is_staged<Out<O>> || ...);
@@ -50,6 +54,7 @@ struct PointwiseCpu {
   const u64* words;
   typename K::Functor functor;
   i64 offset[K::operands] = {};  // of the current row's first element, in elements
+  alignas(64) u8 gathered[kAcross ? K::operands : 1][kAcross ? kBlock * sizeof(u64) : 1];
 
   explicit PointwiseCpu(const u64* w) : words(w), functor(make_functor<K>(w)) {}
 
@@ -57,6 +62,7 @@ struct PointwiseCpu {
 
   template <class Op>
   MF_INLINE u64 address(int operand) const {
+    if constexpr (Op::walk == 'e') return reinterpret_cast<u64>(gathered[operand]);
     return words[operand] + u64(offset[operand]) * sizeof(typename Op::T);
   }
 
@@ -64,7 +70,7 @@ struct PointwiseCpu {
   static MF_INLINE F load(u64 address, F fixed, i64 step, i64 i) {
     using T = typename Choose<is_staged<Op>, float, typename Op::T>::type;
     [[maybe_unused]] const auto* base = reinterpret_cast<const T*>(address);
-    if constexpr (Op::walk == 'c') return cast<F>(base[i]);
+    if constexpr (Op::walk == 'c' || Op::walk == 'e') return cast<F>(base[i]);
     if constexpr (Op::walk == 's') return cast<F>(base[i * step]);
     return fixed;
   }
@@ -140,7 +146,7 @@ struct PointwiseCpu {
     }
     template <class Op>
     static MF_INLINE F one(const typename Op::T* from, F fixed, i64 i) {
-      if constexpr (Op::walk == 'c') return cast<F>(from[i]);
+      if constexpr (Op::walk == 'c' || Op::walk == 'e') return cast<F>(from[i]);
       return fixed;
     }
     template <class Op, class R>
@@ -206,10 +212,49 @@ struct PointwiseCpu {
     }
   }
 
+  // Elements [begin, begin + n) of operand `op`, one after the other.
+  template <class Op>
+  void gather(int op, i64 begin, i64 n) {
+    if constexpr (Op::walk == 'e') {
+      using T = typename Op::T;
+      T* const to = reinterpret_cast<T*>(gathered[op]);
+      const i64 inner = i64(words[K::size]), apart = stride(op, 0);
+      i64 column = begin % inner, rest = begin / inner, at[K::dims] = {};
+      const T* from = reinterpret_cast<const T*>(words[op]);
+      for (int dim = 1; dim < K::dims; ++dim) {
+        at[dim] = dim < K::dims - 1 ? rest % i64(words[K::size + dim]) : rest;
+        if (dim < K::dims - 1) rest /= i64(words[K::size + dim]);
+        from += at[dim] * stride(op, dim);
+      }
+      for (i64 done = 0; done < n;) {
+        const i64 count = inner - column < n - done ? inner - column : n - done;
+        for (i64 i = 0; i < count; ++i) to[done + i] = from[(column + i) * apart];
+        done += count;
+        column = 0;
+        for (int dim = 1; dim < K::dims; ++dim) {  // to the next row
+          from += stride(op, dim);
+          if (dim == K::dims - 1 || ++at[dim] < i64(words[K::size + dim])) break;
+          from -= at[dim] * stride(op, dim);
+          at[dim] = 0;
+        }
+      }
+    }
+  }
+  template <int... I>
+  void run_across(i64 begin, i64 end, Indices<I...>) {
+    for (i64 n; begin < end; begin += n) {
+      n = end - begin < kBlock ? end - begin : kBlock;
+      for (int op = 0; op < K::operands; ++op) offset[op] = begin;
+      (gather<In<I>>(K::outputs + I, begin, n), ...);
+      row(n, begin);
+    }
+  }
+
   void run(i64 begin, i64 end) {
     if constexpr (K::random) {
       if (begin == 0) Random::read(words + K::rng).remember(words + K::rng);
     }
+    if constexpr (kAcross) return run_across(begin, end, AllInputs());
     const i64 inner = K::dims > 1 ? i64(words[K::size]) : i64(words[K::numel]);
     while (begin < end) {
       // Where `begin` lies: its column in the row, and the row's place in the outer dimensions.

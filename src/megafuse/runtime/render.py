@@ -71,7 +71,7 @@ class Variant:
     operands: tuple[Operand, ...]
     row_vectors: int = 0  # row-wise on CUDA: vectors in a row, rounded up
     few_rows: bool = False  # so few that a row should have many threads
-    across: bool = False  # CUDA: vectors are cut across rows, wherever these start
+    across: bool = False  # vectors are cut across rows, wherever these start
     late: int = 0  # row-wise: how many of the last inputs are the same for all rows
     clusters: bool = False  # whether the GPU has clusters of blocks (sm_90)
     roomy: bool = False  # whether a block may have 227 KB of shared memory (sm_90, sm_100)
@@ -441,7 +441,8 @@ def _cpu(functors: Functors, variant: Variant) -> str:
         driver, made = ("short_rows_cpu.h", "Short") if short else ("rows_cpu.h", "")
         run = f"mf::{made}RowsCpu<Kernel>(words, slot).run(begin, end)"
     elif variant.family in ("forward", "backward"):
-        driver, run = "pointwise_cpu.h", "mf::PointwiseCpu<Kernel>(words).run(begin, end)"
+        driver, across = "pointwise_cpu.h", str(variant.across).lower()
+        run = f"mf::PointwiseCpu<Kernel, {across}>(words).run(begin, end)"
     else:
         which = "columns" if variant.family == "sum_columns" else "rows"
         driver, run = "sum_cpu.h", f"mf::SumCpu<Kernel>(words, slot).{which}(begin, end)"

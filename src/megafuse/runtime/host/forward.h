@@ -50,6 +50,10 @@ inline void run(Request& request, Space& space, at::ArrayRef<uint64_t> random) {
     }
     request.wide_index = needs_64_bits(space);
   }
+  // On the CPU where a row is so short that a loop of its own costs more than it does.
+  constexpr int64_t kFewElements = 64;
+  if (request.device.is_cpu() && space.dims > 1 && space.size[0] < kFewElements)
+    request.across = cut_across(space, 1);
   if (request.device.is_cuda() || space.numel > 4096) no_gil.emplace();
   launch(request, space, random);
 }

@@ -116,7 +116,7 @@ struct Request {
   bool wide_index = false;
   int row_vectors = 0;      // row-wise on CUDA: vectors in a row, or a few more (RowSize)
   bool few_rows = false;    // so few that a row should have many threads
-  bool across = false;      // CUDA: vectors are cut across rows (kernels/row_places_cuda.h)
+  bool across = false;      // vectors are cut across rows (space.h, kernels/row_places_cuda.h)
   bool short_rows = false;  // row-wise on the CPU: so short that many are done side by side
 };
 
