@@ -90,9 +90,7 @@ def test_logits(family: Family, dtype: torch.dtype, device: str) -> None:
 
 # Their gradients are small differences of large sums. Over 24 batches our error there is that of
 # torch, but both differ by several times from batch to batch, and 1 in 7 would break the rule.
-CANCEL = ("query", "key", "q_proj", "k_proj", "c_attn", "q_lin", "k_lin", "qkv_proj", "q_norm")
-CANCEL += ("k_norm", "SelfAttention.q", "SelfAttention.k", "Attention.q.", "Attention.k.")
-CANCEL += ("relative_attention_bias",)
+CANCEL = ("query", "key", "q_proj", "k_proj", "c_attn")
 
 
 def test_gradients(family: Family, device: str) -> None:
@@ -106,7 +104,7 @@ def test_gradients(family: Family, device: str) -> None:
     assert mine.keys() == known.keys()
     for name, gradient in known.items():
         if not any(part in name for part in CANCEL):
-            check(name, mine[name], theirs[name], gradient.cpu(), kink="T5" in str(type(torchs)))
+            check(name, mine[name], theirs[name], gradient.cpu())
 
 
 def test_parameters_stay(family: Family) -> None:

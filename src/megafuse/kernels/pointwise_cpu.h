@@ -115,8 +115,10 @@ struct PointwiseCpu {
   }
 
   // The same where every operand is consecutive or fixed and there are no random numbers. A
-  // function of its own, as GCC heeds __restrict in a function's parameters only. An output may be
-  // an input (in place): each element is loaded before it is stored, and nobody else loads it.
+  // function of its own, as GCC heeds __restrict in a function's parameters only. A single output
+  // may be an input (in place): each element is loaded before it is stored, and nobody else loads
+  // it. With two outputs GCC stores the first and then loads the input again for the second, as
+  // __restrict allows: swiglu's backward, in place, got the gradient of up from that of gate.
   template <class Ins, class Outs>
   struct Straight;
   template <int... I, int... O>
@@ -152,6 +154,16 @@ struct PointwiseCpu {
     template <class Op, class R>
     static MF_INLINE void keep(typename Op::T* to, i64 i, R value) {
       if constexpr (Op::walk == 'c') to[i] = cast<typename Op::T>(value);
+    }
+    static MF_INLINE bool several_in_place(const PointwiseCpu& at) {
+      if constexpr (sizeof...(O) > 1) {
+        const u64 to[] = {at.template address<Out<O>>(O)...};
+        const u64 from[] = {at.template address<In<I>>(K::outputs + I)..., 0};
+        for (u64 output : to)
+          for (u64 input : from)
+            if (output == input) return true;
+      }
+      return false;
     }
     static MF_INLINE void row(const PointwiseCpu& at, i64 n) {
       const F fixed[] = {
@@ -196,7 +208,10 @@ struct PointwiseCpu {
     };
     using Simple = Straight<AllInputs, AllOutputs>;
     if constexpr (Simple::possible) {
-      Simple::row(*this, n);
+      if (Simple::several_in_place(*this))
+        block<0>(n, nullptr, keep, AllInputs(), AllOutputs());
+      else
+        Simple::row(*this, n);
     } else if constexpr (!K::random && !staged) {
       block<0>(n, nullptr, keep, AllInputs(), AllOutputs());
     } else {
