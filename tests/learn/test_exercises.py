@@ -15,7 +15,7 @@ from megafuse.learn.exercises.child import findings
 from megafuse.learn.exercises.findings import Finding, passed
 from megafuse.learn.exercises.native import Counts, Native
 from megafuse.learn.exercises.work import Work
-from megafuse.runtime import cpp
+from megafuse.runtime import cpp, nvrtc
 
 EXERCISES = {exercise.name: exercise for exercise in catalog.exercises()}
 NEEDS_COMPILER = pytest.mark.skipif(cpp.find() is None, reason="needs a C++ compiler")
@@ -228,6 +228,8 @@ def test_typical_mistakes(mistake, tmp_path):
     name, right, wrong, what, says = MISTAKES[mistake]
     if not EXERCISES[name].is_python and cpp.find() is None:
         pytest.skip("needs a C++ compiler")
+    if what == "for the GPU" and nvrtc.problem() is not None:
+        pytest.skip("needs NVRTC")
     text = EXERCISES[name].solution.read_text(encoding="utf-8")
     assert right in text, "the solution has changed"
     found = failed(check(name, written(name, text.replace(right, wrong), tmp_path)))
