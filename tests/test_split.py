@@ -45,6 +45,7 @@ def run(
         described,
         row_vectors=0,
         few_rows=False,
+        across=False,
         short_rows=False,
     )[:2]
     words = [t.data_ptr() for t, _, _ in operands]
