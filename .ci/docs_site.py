@@ -167,7 +167,7 @@ def api() -> dict[str, str]:
     """The three pages: a mkdocstrings directive for each op, module and function."""
     import megafuse
     from megafuse.bench.api import bench
-    from megafuse.cli import _dtypes
+    from megafuse.registry.card import dtypes
 
     ops = [
         "# Ops\n\nEach is `megafuse.<op>`. Its twin in plain PyTorch, whose source is shown, is "
@@ -175,7 +175,7 @@ def api() -> dict[str, str]:
     ]
     for name, op in megafuse.OPS.items():
         where = inspect.unwrap(op.reference).__module__
-        facts = [f"dtypes: {_dtypes(op)}", f"gradient of: {', '.join(op.grads) or 'nothing'}"]
+        facts = [f"dtypes: {dtypes(op)}", f"gradient of: {', '.join(op.grads) or 'nothing'}"]
         facts.append(f"family: {op.family}")
         ops.append(f"::: {where}.{name}\n\n" + "".join(f"- {fact}\n" for fact in facts))
     modules = [f"# Modules\n\n{inspect.getdoc(megafuse.nn)}\n"]
