@@ -12,6 +12,9 @@ import pytest
 
 from contract.processes import cold_cache, environment, kernels, run, start
 
+# Each starts a process of its own, and compiles.
+pytestmark = pytest.mark.slow
+
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
 SHOW = "from megafuse.runtime import progress\nprogress.show()\n"  # as the command line does
 CALL = SHOW + 'right("gelu_scale", x, 1.7)\nright("swiglu", x, x)\nprint("right")\n'

@@ -13,6 +13,7 @@ from contract.processes import cold_cache, environment, run
 from megafuse.runtime import cpp, loader
 
 pytestmark = [
+    pytest.mark.slow,  # each starts processes, and compiles
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"),
     pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler"),
 ]

@@ -13,6 +13,9 @@ from contract.cases import ONE_EACH
 from contract.processes import cold_cache, environment, kernels, run
 from megafuse.runtime import cpp
 
+# Each starts a process of its own, and compiles.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:

@@ -17,6 +17,9 @@ from megafuse.learn.exercises.native import Counts, Native
 from megafuse.learn.exercises.work import Work
 from megafuse.runtime import cpp, nvrtc
 
+# Each compiles, or starts a process of its own.
+pytestmark = pytest.mark.slow
+
 EXERCISES = {exercise.name: exercise for exercise in catalog.exercises()}
 NEEDS_COMPILER = pytest.mark.skipif(cpp.find() is None, reason="needs a C++ compiler")
 EACH = pytest.mark.parametrize(

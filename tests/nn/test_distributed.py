@@ -13,6 +13,9 @@ import torch.multiprocessing
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+# Each starts two processes.
+pytestmark = pytest.mark.slow
+
 RANKS, STEPS, WIDTH, BATCH = 2, 3, 64, 4
 
 
