@@ -21,6 +21,9 @@ from megafuse.learn.ledger import Ledger, count
 from megafuse.learn.verdicts import demo as verdicts
 from megafuse.runtime import cpp
 
+# Most run the whole demo in a process of its own.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

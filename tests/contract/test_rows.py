@@ -429,6 +429,7 @@ def test_sums_over_rows_are_deterministic(cols: int, device: str) -> None:
 # ---- dropout
 
 
+@pytest.mark.slow
 def test_dropout_is_the_same_in_both_passes(dtype: torch.dtype, device: str) -> None:
     for cols in (8, 33, 516, 9000):
         x = torch.ones(37, cols, device=device, dtype=dtype, requires_grad=True)
