@@ -109,8 +109,8 @@ def _backward_vmap(info: Any, in_dims: Any, *args: Any) -> tuple[list[Tensor], l
 def _backward_bootstrap(op: str, *args: Any) -> Any:
     if not ready(OPS[op]):
         raise RuntimeError(
-            "megafuse: this graph was compiled with fused kernels, and no C++ compiler is found "
-            "to build them here. Install g++ or clang++, or set CXX."
+            "megafuse: this graph was compiled with fused kernels, and they cannot be built here. "
+            "`megafuse doctor` says what is missing, a C++ compiler perhaps, and how to get it."
         )
     return torch.ops.megafuse.backward.default(op, *args)
 

@@ -57,9 +57,7 @@ def _op(work: Work) -> Op:
     exercise.__doc__ = separate.__doc__
     if exercise.__name__ not in _MADE:
         op(
-            # The digest is there for the cache, whose key has the kernel's source but not a header
-            # from elsewhere.
-            forward=f"SwishGate<{{F}}> /* {digest} */",
+            forward="SwishGate<{F}>",
             header=work.path.resolve().as_posix(),
             flops=(12, 0),
             sample=lambda draw: (draw.full(), _SCALE, _SHIFT),
