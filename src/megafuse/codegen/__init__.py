@@ -1,0 +1,1 @@
+"""From arithmetic to source: what a kernel computes, the text of it, and how it is launched."""
