@@ -7,7 +7,7 @@ and how they lie in memory is said when the kernel is launched.
     Loaded(operand)         the element that the operand has at this place
     Scalar(slot)            a number that comes with each call: a word, double or int64
     Written(value)          a number known when the kernel is compiled
-    Applied(prim, args)     a primitive of graph/prims.py
+    Applied(prim, args)     a primitive of prims.py
     Fetched(slot, at, …)    memory[at]: a load whose place is computed
     Reduced(kind, arg)      arg over the whole row, one number; in row-wise bodies only
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from megafuse.graph.prims import Prim
+from megafuse.codegen.prims import Prim
 
 Reduction = Literal["sum", "prod", "amax", "amin", "argmax", "argmin", "any", "all"]
 

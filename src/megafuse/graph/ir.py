@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 import sympy
 import torch
 
-from megafuse.graph.prims import PRIMS, Prim
+from megafuse.codegen.prims import PRIMS, Prim
 
 Size: TypeAlias = int | sympy.Expr
 ReduceKind = Literal["sum", "prod", "amax", "amin", "argmax", "argmin", "any", "all"]
