@@ -25,7 +25,7 @@ inline void choose_vectors(Request& request, Space& space) {
 inline Launch plan_pointwise(Request& request, Space& space, at::ArrayRef<uint64_t> random) {
   choose_vectors(request, space);
   Launch launch{request.device, find_kernel(request, space)};
-  launch.words = pack(space, request.given.words, random, request.across ? 1 : request.vector);
+  pack(launch.words, space, request.given.words, random, request.across ? 1 : request.vector);
   if (request.device.is_cuda()) {
     const Compiled& kernel = launch.kernel;
     const int64_t groups = std::max<int64_t>(space.numel / request.vector, 1);

@@ -180,9 +180,8 @@ class RowPlan {
     }
     const int64_t blocks = std::min(turns, most);
     partial_sums(blocks);
-    Launch launch{
-        request_.device, kernel,
-        pack(space_, request_.given.words, random, request_.across ? 1 : request_.vector)};
+    Launch launch{request_.device, kernel};
+    pack(launch.words, space_, request_.given.words, random, request_.across ? 1 : request_.vector);
     launch.grid_x = unsigned(blocks * kernel.cluster);
     return launch;
   }
@@ -194,7 +193,8 @@ class RowPlan {
     partial_sums(threads);
     if (sums_)  // threads add to their row
       std::memset(partial.mutable_data_ptr(), 0, partial.nbytes());
-    Launch launch{request_.device, kernel, pack(space_, request_.given.words, random, 1)};
+    Launch launch{request_.device, kernel};
+    pack(launch.words, space_, request_.given.words, random, 1);
     launch.items = rows();
     launch.weight = cols();
     launch.slots = threads;

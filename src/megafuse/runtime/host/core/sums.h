@@ -116,7 +116,8 @@ inline void choose_family(Request& request, Space& space, const SumPlan& plan) {
 // The launch, when the space has all its addresses.
 inline Launch planned(const Request& request, const Space& space, const SumPlan& plan,
                       const Compiled& kernel, const SumCut& how) {
-  Launch launch{request.device, kernel, pack(space, request.given.words, {}, 1)};
+  Launch launch{request.device, kernel};
+  pack(launch.words, space, request.given.words, {}, 1);
   launch.grid_x = how.grid_x, launch.grid_y = how.grid_y;
   launch.slots = how.parts;
   if (request.family == Family::kSumColumns) {

@@ -21,15 +21,16 @@ inline const char* name_of(Kind kind) {
 
 // Everything a kernel is compiled for, as bytes; it begins with the kind and the device.
 struct Key {
-  uint8_t length = 0;
-  uint8_t byte[175];
+  static constexpr size_t kMost = 176;
+  size_t length = 0;
+  uint8_t byte[kMost] = {};  // zeros behind the last
   Key(Kind kind, c10::Device device) {
     put(int(kind));
     put(int(device.type()));
     put(device.index());
   }
   void put(int value) {
-    TORCH_INTERNAL_ASSERT(length < sizeof byte);
+    TORCH_INTERNAL_ASSERT(length < kMost);
     byte[length++] = uint8_t(value);
   }
   void put_number(uint32_t value) {
@@ -47,8 +48,13 @@ struct Key {
 };
 struct KeyHash {
   size_t operator()(const Key& key) const {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (int i = 0; i < key.length; ++i) hash = (hash ^ key.byte[i]) * 0x100000001b3u;
+    uint64_t hash = key.length;
+    for (size_t i = 0; i < key.length; i += sizeof hash) {  // eight bytes at once
+      uint64_t eight;
+      std::memcpy(&eight, key.byte + i, sizeof eight);
+      hash = (hash ^ eight) * 0x9e3779b97f4a7c15u;
+      hash ^= hash >> 29;
+    }
     return hash;
   }
 };
