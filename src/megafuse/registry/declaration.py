@@ -7,12 +7,12 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
+from megafuse.codegen.variant import Functors, Variant
 from megafuse.registry import arguments, call, checks, dispatcher
 from megafuse.registry.checks import DeclarationError
 from megafuse.registry.declared import OPS, Op, nothing_kept
 from megafuse.registry.sample import Sampler
 from megafuse.runtime import build
-from megafuse.runtime.render import Functors, Variant
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -55,7 +55,7 @@ def op(
 
     family              "pointwise", "rows" or "composite"
     program             a composite's name in runtime/host/programs.h; the op's own unless told
-    forward, backward   functor types in kernels/<name>.h (see runtime/render.py for `{…}`)
+    forward, backward   functor types in kernels/<name>.h (see codegen/variant.py for `{…}`)
     header              of the functors, where it is not <name>.h
     sample              makes arguments for tests and benchmarks (see registry/sample.py)
     flops               floating-point operations, forward and backward: so many an element of the

@@ -10,35 +10,37 @@ from pathlib import Path
 
 import torch
 
-from megafuse.runtime import cache, cpp, fallback, nvrtc, progress, render, sources
+from megafuse.codegen import render, tuning
+from megafuse.codegen.variant import STORAGE, Functors, Operand, Variant
+from megafuse.runtime import cache, cpp, fallback, nvrtc, progress, sources
 
 _ACTS = {"none": "mf::NoAct", "relu": "mf::Relu", "gelu": "mf::Gelu", "gelu_tanh": "mf::GeluTanh"}
 
 
-def _stored_pre(variant: render.Variant) -> dict[str, str]:
+def _stored_pre(variant: Variant) -> dict[str, str]:
     """How linear_epilogue's second output is stored, where it has one."""
     compute = "double" if variant.double else "float"
     kept = variant.is_forward and variant.outputs == 2
-    return {"Pre": render.STORAGE[variant.operands[1].dtype] if kept else compute}
+    return {"Pre": STORAGE[variant.operands[1].dtype] if kept else compute}
 
 
 # What the host runtime launches on its own behalf (runtime/host/sums.h, epilogue.h, widened.h,
 # split.h, dropout_add.h).
 PASSES = {
-    "sum_parts": render.Functors("sum_parts.h", "Same<{F}>", "Same<{F}>"),
-    "linear_epilogue": render.Functors(
+    "sum_parts": Functors("sum_parts.h", "Same<{F}>", "Same<{F}>"),
+    "linear_epilogue": Functors(
         "linear_epilogue.h",
         "LinearEpilogue<{F}, {act}, {Pre}>",
         "LinearEpilogueBackward<{F}, {act}>",
         {"act": _ACTS},
         words=_stored_pre,
     ),
-    "row_dot": render.Functors("row_dot.h", "RowDot<{F}>"),
-    "split_halves": render.Functors("split.h", "SplitHalves<{F}>"),
-    "split_epilogue": render.Functors(
+    "row_dot": Functors("row_dot.h", "RowDot<{F}>"),
+    "split_halves": Functors("split.h", "SplitHalves<{F}>"),
+    "split_epilogue": Functors(
         "split_epilogue.h", "SplitEpilogue<{F}, {act}>", choices={"act": _ACTS}
     ),
-    "dropout_add": render.Functors(
+    "dropout_add": Functors(
         "dropout_add.h",
         "DropoutAdd<{F}, {training}>",
         "DropoutAddBackward<{F}, {training}>",
@@ -51,7 +53,7 @@ PASSES = {
 _FUNCTORS = dict(PASSES)  # by op; ops declare theirs
 
 
-def declare(op: str, functors: render.Functors) -> None:
+def declare(op: str, functors: Functors) -> None:
     """Tells the runtime where the arithmetic of `op` is."""
     _FUNCTORS[op] = functors
 
@@ -80,7 +82,7 @@ def kernel(
     package comes through as it is.
     """
     major, minor = torch.cuda.get_device_capability(index) if device == "cuda" else (0, 0)
-    variant = render.Variant(
+    variant = Variant(
         op=op,
         family=family,
         choices=choices,
@@ -91,7 +93,7 @@ def kernel(
         vector=vector,
         wide_index=wide_index,
         outputs=outputs,
-        operands=tuple(render.Operand(*o) for o in operands),
+        operands=tuple(Operand(*o) for o in operands),
         row_vectors=row_vectors,
         few_rows=few_rows,
         across=across,
@@ -109,7 +111,7 @@ def kernel(
             return str(cpu_object(source, variant.label, get)), variant.symbol
         arch = f"sm_{major}{minor}"
         cubin = cuda_binary(source, arch, variant.label, variant.contracts, get)
-    shape = render.shape(functors, variant)
+    shape = tuning.shape(functors, variant)
     launch = (shape.block, shape.unroll, shape.blocks_per_processor, shape.cluster, shape.shared)
     return cubin, variant.symbol, *launch
 
