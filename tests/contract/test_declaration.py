@@ -397,7 +397,7 @@ def test_functors_are_held_to_the_declaration(
     tmp_path: Path,
 ) -> None:
     functor = "Below<{F}>" if family == "rows_forward" else "Twin<{F}>"
-    functors = Functors(header, functor, "TwinBackward<{F}>", numbers=numbers)
+    functors = Functors(functor, "TwinBackward<{F}>", header=header, numbers=numbers)
     text = source(functors, family, outputs, inputs, *results)
     if says is None:
         compile_(text, tmp_path / "kernel.so")
@@ -411,7 +411,7 @@ def test_functors_are_held_to_the_declaration(
 
 @needs_compiler
 def test_random_numbers_are_declared(tmp_path: Path) -> None:
-    functors = Functors("dropout_relu.h", "DropoutRelu<{F}, true>", numbers=("p",))
+    functors = Functors("DropoutRelu<{F}, true>", header="dropout_relu.h", numbers=("p",))
     with pytest.raises(cpp.CompileError, match="forward functor: it draws random"):
         compile_(source(functors, "forward", "c", 1, 0), tmp_path / "kernel.so")
 

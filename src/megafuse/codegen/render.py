@@ -102,7 +102,7 @@ def _cpu(functors: Functors, variant: Variant) -> str:
         which = "columns" if variant.family == "sum_columns" else "rows"
         driver, run = "sum_cpu.h", f"mf::SumCpu<Kernel>(words, slot).{which}(begin, end)"
     return (
-        f'#include "{functors.header}"\n#include "{driver}"\n\n'
+        f'{functors.definition}#include "{driver}"\n\n'
         f"{_kernel_type(functors, variant)}\n"
         f'extern "C" void {variant.symbol}(const mf::u64* words, mf::i64 begin, mf::i64 end,\n'
         f"    [[maybe_unused]] mf::i64 slot) {{\n"
@@ -135,7 +135,7 @@ def _cuda(functors: Functors, variant: Variant) -> str:
         made = f"mf::SumCuda<Kernel, {variant.vector}, {index}>(words.word)"
         run = f"{made}.{which[variant.family]}()"
     return (
-        f'#include "{functors.header}"\n#include "{driver}"\n\n'
+        f'{functors.definition}#include "{driver}"\n\n'
         f"{_kernel_type(functors, variant)}\n"
         f'extern "C" __global__ void {bounds} {variant.symbol}(\n'
         f"    const __grid_constant__ mf::Words<Kernel::words> words) {{\n"

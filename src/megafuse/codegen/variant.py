@@ -34,20 +34,30 @@ class Operand:
 
 @dataclass(frozen=True)
 class Functors:
-    """An op's arithmetic: its header and the functors in it.
+    """An op's arithmetic: types of functors, and the header that has them or the text of one.
 
     In a functor's type `{F}` stands for the type arithmetic is done in, `{S}` for the dtype
     PyTorch would compute in, `{name}` for the C++ word of the choice or flag `name`.
     """
 
-    header: str
     forward: str
     backward: str | None = None
+    header: str = ""  # in kernels/, or a path
+    text: str = ""  # what a header would have, without `#pragma once`: for generated functors
     choices: dict[str, dict[str, str]] = field(default_factory=dict)
     random: bool = False  # draws random numbers
     late: tuple[int, int] = (0, 0)  # row-wise: inputs that all rows share, forward and backward
     words: Callable[[Variant], dict[str, str]] | None = None  # further `{…}`, by variant
     numbers: tuple[str, ...] = ()  # names of the numbers that come with each call
+
+    def __post_init__(self) -> None:
+        if bool(self.header) == bool(self.text):
+            raise ValueError(f"functors {self.forward}: give header= or text=, and not both")
+
+    @property
+    def definition(self) -> str:
+        """What a translation unit begins with: all of it is in the cache's key."""
+        return f"{self.text.strip()}\n" if self.text else f'#include "{self.header}"\n'
 
     def late_of(self, family: str) -> int:
         return self.late[family == "rows_backward"]

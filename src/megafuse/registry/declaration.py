@@ -119,14 +119,14 @@ def op(
             flags = {a.name: {"True": "true", "False": "false"} for a in parsed if a.kind == "flag"}
             shared = {a.name for a in parsed if a.shape == "C"}
             functors = Functors(
-                header or f"{name}.h",
                 forward,
                 backward,
-                {**(choices or {}), **flags},
-                random,
-                (len(shared), len(shared & {*saves})),
-                words,
-                tuple(a.name for a in parsed if a.kind in ("number", "integer")),
+                header=header or f"{name}.h",
+                choices={**(choices or {}), **flags},
+                random=random,
+                late=(len(shared), len(shared & {*saves})),
+                words=words,
+                numbers=tuple(a.name for a in parsed if a.kind in ("number", "integer")),
             )
         made = Op(
             name=name,

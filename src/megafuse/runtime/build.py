@@ -27,24 +27,24 @@ def _stored_pre(variant: Variant) -> dict[str, str]:
 # What the host runtime launches on its own behalf (runtime/host/sums.h, epilogue.h, widened.h,
 # split.h, dropout_add.h).
 PASSES = {
-    "sum_parts": Functors("sum_parts.h", "Same<{F}>", "Same<{F}>"),
+    "sum_parts": Functors("Same<{F}>", "Same<{F}>", header="sum_parts.h"),
     "linear_epilogue": Functors(
-        "linear_epilogue.h",
         "LinearEpilogue<{F}, {act}, {Pre}>",
         "LinearEpilogueBackward<{F}, {act}>",
-        {"act": _ACTS},
+        header="linear_epilogue.h",
+        choices={"act": _ACTS},
         words=_stored_pre,
     ),
-    "row_dot": Functors("row_dot.h", "RowDot<{F}>"),
-    "split_halves": Functors("split.h", "SplitHalves<{F}>"),
+    "row_dot": Functors("RowDot<{F}>", header="row_dot.h"),
+    "split_halves": Functors("SplitHalves<{F}>", header="split.h"),
     "split_epilogue": Functors(
-        "split_epilogue.h", "SplitEpilogue<{F}, {act}>", choices={"act": _ACTS}
+        "SplitEpilogue<{F}, {act}>", header="split_epilogue.h", choices={"act": _ACTS}
     ),
     "dropout_add": Functors(
-        "dropout_add.h",
         "DropoutAdd<{F}, {training}>",
         "DropoutAddBackward<{F}, {training}>",
-        {"training": {"True": "true", "False": "false"}},
+        header="dropout_add.h",
+        choices={"training": {"True": "true", "False": "false"}},
         random=True,
         numbers=("p",),
     ),
@@ -78,8 +78,8 @@ def kernel(
 ) -> tuple[str, str] | tuple[bytes, str, int, int, int, int, int]:
     """Called by the host runtime on a kernel it has not seen (runtime/host/kernels.h).
 
-    Where it cannot be built, fallback.Unbuildable; what went wrong in a header from outside the
-    package comes through as it is.
+    Where it cannot be built, fallback.Unbuildable; what went wrong in a functor's text, or in a
+    header from outside the package, comes through as it is.
     """
     major, minor = torch.cuda.get_device_capability(index) if device == "cuda" else (0, 0)
     variant = Variant(
@@ -104,7 +104,7 @@ def kernel(
     )
     functors = _FUNCTORS[op]
     source = render.source(functors, variant)
-    ships = sources.ships(functors.header)
+    ships = bool(functors.header) and sources.ships(functors.header)
     get = fallback.get if ships else cache.get
     with fallback.reference_instead(variant.label) if ships else contextlib.nullcontext():
         if device == "cpu":
