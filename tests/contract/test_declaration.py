@@ -248,8 +248,8 @@ def test_limits_are_the_host_runtimes() -> None:
         assert found is not None
         return int(found[1])
 
-    assert constant("space.h", "kMaxOperands") == checks.MAX_OPERANDS
-    assert constant("op.h", "kMaxArgs") == checks.MAX_ARGUMENTS
+    assert constant("core/space.h", "kMaxOperands") == checks.MAX_OPERANDS
+    assert constant("torch/op.h", "kMaxArgs") == checks.MAX_ARGUMENTS
 
 
 def test_a_broken_op_breaks_only_itself(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Kernels as text: from what a call needs to the C++ or CUDA source of exactly that kernel.
+"""From arithmetic to source: what a kernel computes, the text of it, and how it is launched.
 
-variant.py and shape.py are the data: an op's functors, which kernel of theirs over which operands,
-and how it is launched. tuning/ chooses the launch, render.py writes the source. Nothing here
-compiles or runs anything.
+Which kernel, as data: variant.py (an op's functors, and one of them over certain operands) and
+shape.py (its launch); tuning/ chooses the launch, render.py writes the source. What a generated
+kernel computes: body.py, made of prims.py. Nothing here compiles or runs anything.
 """

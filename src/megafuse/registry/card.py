@@ -120,10 +120,10 @@ def _source(op: Op) -> str:
 
 
 def _kernel(op: Op) -> str:
-    if op.functors is None:  # a program of its own, which runtime/host/programs.h lists
-        host = _ROOT / "runtime" / "host"
-        own = host / f"{op.program}.h"
-        what, path = "program", own if own.is_file() else host / "programs.h"
+    if op.functors is None:  # a program of its own, which runtime/host/programs/programs.h lists
+        programs = _ROOT / "runtime" / "host" / "programs"
+        own = programs / f"{op.program}.h"
+        what, path = "program", own if own.is_file() else programs / "programs.h"
     else:
         what, path = "functors", _ROOT / "kernels" / op.functors.header
     lines = path.read_text(encoding="utf-8").splitlines()

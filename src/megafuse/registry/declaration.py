@@ -54,7 +54,8 @@ def op(
     Raises a DeclarationError, and leaves nothing behind, where the declaration is wrong.
 
     family              "pointwise", "rows" or "composite"
-    program             a composite's name in runtime/host/programs.h; the op's own unless told
+    program             a composite's name in runtime/host/programs/programs.h, unless it is the
+                        op's own
     forward, backward   functor types in kernels/<name>.h (see codegen/variant.py for `{…}`)
     header              of the functors, where it is not <name>.h
     sample              makes arguments for tests and benchmarks (see registry/sample.py)
@@ -64,7 +65,7 @@ def op(
                         pointwise ops
     unread              (*args) → bytes that forward and backward need not read
     choices             the C++ word for each value of a string argument; flags get true/false
-    shapes              argument → its shape, such as "...K" or "NK" (see runtime/host/op.h);
+    shapes              argument → its shape, such as "...K" or "NK" (see runtime/host/torch/op.h);
                         tensors of pointwise ops broadcast instead
     returns             names of the outputs, as many as the reference returns (pointwise: one)
     keeps               names of results that only the backward reads

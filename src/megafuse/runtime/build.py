@@ -24,7 +24,7 @@ def _stored_pre(variant: Variant) -> dict[str, str]:
     return {"Pre": STORAGE[variant.operands[1].dtype] if kept else compute}
 
 
-# What the host runtime launches on its own behalf (runtime/host/sums.h, epilogue.h, widened.h,
+# What the host runtime launches on its own behalf (runtime/host/core/sums.h, epilogue.h, widened.h,
 # split.h, dropout_add.h).
 PASSES = {
     "sum_parts": Functors("Same<{F}>", "Same<{F}>", header="sum_parts.h"),
@@ -76,7 +76,7 @@ def kernel(
     across: bool,
     short_rows: bool,
 ) -> tuple[str, str] | tuple[bytes, str, int, int, int, int, int]:
-    """Called by the host runtime on a kernel it has not seen (runtime/host/kernels.h).
+    """Called by the host runtime on a kernel it has not seen (runtime/host/core/kernels.h).
 
     Where it cannot be built, fallback.Unbuildable; what went wrong in a functor's text, or in a
     header from outside the package, comes through as it is.

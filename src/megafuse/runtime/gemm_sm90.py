@@ -71,7 +71,7 @@ def kernel(
     residual: bool,
     pre: bool,
 ) -> tuple[bytes, str, int]:
-    """Called by the host runtime on a kernel it has not seen (runtime/host/sm90.h)."""
+    """Called by the host runtime on a kernel it has not seen (runtime/host/programs/sm90.h)."""
     gemm = Gemm(dtype, act, columns, bias, residual, pre)
     return build.shipped_cuda(gemm.source, ARCH, gemm.label), SYMBOL, _SHARED[columns]
 
