@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 
 from megafuse.codegen import render, tuning
+from megafuse.codegen.activations import AFTER_PRODUCTS, words
 from megafuse.codegen.variant import STORAGE, Functors, Operand, Variant
 from megafuse.runtime import cache, cpp, fallback, nvrtc, progress, sources
 
-_ACTS = {"none": "mf::NoAct", "relu": "mf::Relu", "gelu": "mf::Gelu", "gelu_tanh": "mf::GeluTanh"}
+_ACTS = {"none": "mf::NoAct", **words(*AFTER_PRODUCTS)}
 
 
 def _stored_pre(variant: Variant) -> dict[str, str]:
