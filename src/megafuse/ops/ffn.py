@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
+from megafuse.codegen.activations import ACTIVATIONS
 from megafuse.registry import op
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "relu": F.relu,
-}
+ACTS = ("gelu", "gelu_tanh", "relu")  # runtime/host/programs/ffn.h has them in this order
 
 
 def _flops(x: Tensor, w1: Tensor, b1: Any, w2: Tensor, *_: Any) -> tuple[int, int]:
@@ -49,7 +45,7 @@ def _kept(x: Tensor, w1: Tensor, b1: Any, w2: Any, b2: Any, act: str, *_: Any) -
 
 @op(
     family="composite",
-    choices={"act": dict.fromkeys(_ACTIVATIONS, "")},
+    choices={"act": dict.fromkeys(ACTS, "")},
     shapes={"x": "...K", "w1": "NK", "b1": "N", "w2": "MN", "b2": "M", "residual": "...M"},
     own_dtype=("residual",),
     keeps=("pre", "hidden"),
@@ -92,6 +88,6 @@ def ffn(
     the backward act's argument (but for relu) and its value are kept. Dropout draws as
     megafuse.dropout_add does.
     """
-    out = F.linear(_ACTIVATIONS[act](F.linear(x, w1, b1)), w2, b2)
+    out = F.linear(ACTIVATIONS[act].torch(F.linear(x, w1, b1)), w2, b2)
     out = F.dropout(out, p, training)
     return out if residual is None else residual + out

@@ -5,13 +5,14 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+from megafuse.codegen.activations import ACTIVATIONS, GELU
 from megafuse.registry import op
 
 
 @op(
     forward="GeluScale<{F}, {approximate}>",
     backward="GeluScaleBackward<{F}, {approximate}>",
-    choices={"approximate": {"tanh": "mf::GeluTanh", "none": "mf::Gelu"}},
+    choices={"approximate": {how: ACTIVATIONS[act].word for how, act in GELU.items()}},
     saves=("x",),
     grads={"x": 0},
     flops=(12, 20),

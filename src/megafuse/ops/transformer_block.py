@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.ops.attention import pairs
+from megafuse.ops.ffn import ACTS
 from megafuse.registry import OPS, op
 from megafuse.registry.sample import Draw
 
@@ -92,7 +93,7 @@ def _sample(draw: Draw) -> tuple[Any, ...]:
         "proj_weight": "EE", "proj_bias": "E", "ln2_weight": "E", "ln2_bias": "E",
         "w1": "NE", "b1": "N", "w2": "EN", "b2": "E",
     },
-    choices={"act": dict.fromkeys(("gelu", "gelu_tanh", "relu"), "")},
+    choices={"act": dict.fromkeys(ACTS, "")},
     any_dtype=("mask",),
     own_dtype=("x", *_NORMS, "mask"),
     keeps=_KEPT,

@@ -11,7 +11,8 @@ returns is the fused op under the same signature. Tests, benchmarks and the comm
 `OPS`; nothing lists the ops a second time.
 
 Ops come in families: "pointwise" and "rows" ops are functors that a generic kernel runs, a
-"composite" is a C++ program of its own (runtime/host/programs/programs.h) that launches several kernels.
+"composite" is a C++ program of its own (runtime/host/programs/programs.h) that launches several
+kernels.
 
 Three ways lead to the kernel:
 - plain tensors: straight into the C++ host runtime (`runtime/host/torch/module.cpp`);

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import megafuse
 from megafuse.registry import Op
 from megafuse.registry.arguments import FLOATS, Argument
 from megafuse.registry.cost import Cost
 from megafuse.registry.sample import Draw
 
 _WIDTH = 80
-_ROOT = Path(megafuse.__file__).parent
+_ROOT = Path(__file__).resolve().parent.parent  # the package
 _HEADER_LINES = 40  # of the functors' header; the path above them leads to the rest
 # [rows, columns]; of ops that want so many dimensions [batch, sequence, features] and
 # [batch, heads, sequence, head size].

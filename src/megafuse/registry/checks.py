@@ -2,7 +2,7 @@
 
 Everything here is known when the op is declared: names, kinds of arguments, counts. What only the
 functor's C++ type tells (how many elements it takes, how many numbers, how many results) is
-checked where its kernel is compiled, by the static_asserts of runtime/render.py.
+checked where its kernel is compiled, by the static_asserts of codegen/render.py.
 """
 
 from __future__ import annotations

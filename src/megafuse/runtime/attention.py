@@ -1,6 +1,6 @@
 """Attention's own kernels (kernels/attention_*.h): from what a call needs to machine code.
 
-They stand beside render.py, which makes the kernels of the op families: attention has tiles of
+They stand beside codegen/, which writes the kernels of the op families: attention has tiles of
 queries and keys, not operands and an index space.
 """
 
@@ -10,10 +10,8 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-
+from megafuse.codegen.variant import STORAGE
 from megafuse.runtime import build
-from megafuse.runtime.render import STORAGE
 
 
 @dataclass(frozen=True)

@@ -20,5 +20,5 @@ def build_kernel(kind: str, device: int, *what: Any) -> CpuKernel | CudaKernel:
     if device < 0:
         return attention.cpu_kernel(*what)
     major, minor = torch.cuda.get_device_capability(device)
-    builder = {"attention": attention.cuda_kernel, "worker": build.worker}[kind]
-    return builder(f"sm_{major}{minor}", *what)
+    arch = f"sm_{major}{minor}"
+    return attention.cuda_kernel(arch, *what) if kind == "attention" else build.worker(arch, *what)

@@ -1,6 +1,6 @@
 """The GEMM for Hopper (kernels/gemm_sm90.h): from what a call needs to its source and machine code.
 
-It stands beside render.py, which makes the kernels of the op families: a GEMM has tiles and tensor
+It stands beside codegen/, which writes the kernels of the op families: a GEMM has tiles and tensor
 maps, not operands and an index space.
 """
 
@@ -10,12 +10,13 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from megafuse.codegen.activations import AFTER_PRODUCTS, words
+from megafuse.codegen.variant import STORAGE
 from megafuse.runtime import build
-from megafuse.runtime.render import STORAGE
 
 ARCH = "sm_90a"  # wgmma and setmaxnreg are in no other
 SYMBOL = "megafuse_gemm"
-_ACTS = {"none": "Identity", "relu": "Relu", "gelu": "Gelu", "gelu_tanh": "GeluTanh"}
+_ACTS = {"none": "mf::Identity", **words(*AFTER_PRODUCTS)}
 # Shared memory of a block, by its tiles' columns.
 _SHARED = {256: 230464, 128: 230496}
 _THREADS = 384
@@ -41,7 +42,7 @@ class Gemm:
 
     @property
     def epilogue(self) -> str:
-        storage, act = STORAGE[self.dtype], f"mf::{_ACTS[self.act]}"
+        storage, act = STORAGE[self.dtype], _ACTS[self.act]
         flags = ", ".join(map(_word, (self.bias, self.residual, self.pre)))
         return f"mf::LinearEpilogue<{storage}, {act}, {flags}>"
 
