@@ -3,7 +3,8 @@
 python benchmarks/tune_pointwise.py
 
 Prints, for every op, two dtypes and two sizes, bytes per second as a share of `copy_`'s in the
-same run, cold L2, best first. What wins is written into `megafuse.runtime.render.shape` by hand.
+same run, cold L2, best first. What wins is written into
+`megafuse.codegen.tuning.pointwise.shape` by hand.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import torch
 
 import megafuse as mf
 from megafuse.bench.timing import compare
+from megafuse.codegen import tuning
+from megafuse.codegen.shape import ONE_SHOT, Shape
 from megafuse.registry import Op, activate
 from megafuse.registry.sample import Draw
-from megafuse.runtime import loader, render
+from megafuse.runtime import loader
 
 SIZES = (1 << 24, 1 << 26)
 DTYPES = (torch.float32, torch.bfloat16)
 SHAPES = [
-    render.Shape(block, unroll, 1 << 22)
+    Shape(block, unroll, ONE_SHOT)
     for block, unroll in itertools.product((128, 256, 512), (1, 2, 4))
 ]
 
@@ -45,17 +48,17 @@ def main() -> None:
     assert activate(), "no C++ compiler"
     host = loader.load()
     assert host is not None
-    shipped = render.shape
+    shipped = tuning.pointwise.shape
     ops = [op for op in mf.OPS.values() if op.pointwise]
     for op, dtype, elements in itertools.product(ops, DTYPES, SIZES):
         now = share_of_copy(op, elements, dtype)
         found = []
         for launch in SHAPES:
-            render.shape = lambda functors, variant, launch=launch: launch
+            tuning.pointwise.shape = lambda functors, variant, launch=launch: launch
             host.forget_kernels()
             share = share_of_copy(op, elements, dtype)
             found.append((share, f"{share:.3f} block {launch.block} unroll {launch.unroll}"))
-        render.shape = shipped
+        tuning.pointwise.shape = shipped
         host.forget_kernels()
         best = "; ".join(text for _, text in sorted(found, reverse=True)[:4])
         label = f"{op.name} {str(dtype).removeprefix('torch.')} {elements}"

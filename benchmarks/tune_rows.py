@@ -4,7 +4,7 @@ python benchmarks/tune_rows.py [OP ...] [--columns 768,50257] [--dtypes bfloat16
 
 Prints, for a few ops, dtypes and lengths of rows, forward and backward, bytes per second as a share
 of `copy_`'s in the same run, cold L2, best first. What wins is written into
-`megafuse.runtime.render.row_shape` by hand.
+`megafuse.codegen.tuning.rows.shape` by hand.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ import torch
 
 import megafuse as mf
 from megafuse.bench.timing import compare
+from megafuse.codegen import render, tuning
+from megafuse.codegen.shape import ONE_SHOT, RowShape
+from megafuse.codegen.tuning.rings import ring_bytes, vector_bytes
+from megafuse.codegen.variant import Variant
 from megafuse.registry import Op, activate
 from megafuse.registry.sample import Draw
-from megafuse.runtime import build, loader, render
-from megafuse.runtime.render import RowShape, Variant
+from megafuse.runtime import build, loader
 
 OPS = ("layer_norm", "softmax")
 COLUMNS = (768, 1024, 4096, 16384, 65536)
-ONE_SHOT = 1 << 22
 
 
 def candidates(variant: Variant) -> Iterator[RowShape]:
@@ -60,7 +62,7 @@ def candidates(variant: Variant) -> Iterator[RowShape]:
 def rings(variant: Variant) -> Iterator[RowShape]:
     """Rows to come in shared memory, one to four blocks a processor."""
     sums = sum(o.walk == "r" for o in variant.operands)
-    row, late = render.ring_vector_bytes(variant)
+    row, late = vector_bytes(variant)
     if not row or row % 16 or late % 16:
         return
     for threads, cluster in itertools.product((32, 64, 128, 256, 512, 1024), (1, 2, 4, 8, 16)):
@@ -71,7 +73,7 @@ def rings(variant: Variant) -> Iterator[RowShape]:
         if registers > 96 or registers * threads > 40 * 1024:
             continue
         for block, blocks in itertools.product((256, 512, 1024), (1, 2, 3, 4)):
-            ring = render.ring_bytes(blocks, cluster)
+            ring = ring_bytes(blocks, cluster)
             if block < threads or (cluster > 1 and block != threads) or block * blocks > 1024:
                 continue
             if (2 * row + late) * items * block <= ring:
@@ -127,7 +129,7 @@ def sweep(
         torch.autograd.grad(out, leaves, grad, retain_graph=True)
 
     arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
-    shipped = render.row_shape
+    shipped = tuning.rows.shape
     for family, call in (("rows_forward", forward), ("rows_backward", backward)):
         if passes not in ("both", family.removeprefix("rows_")):
             continue
@@ -141,7 +143,7 @@ def sweep(
         shapes = list(dict.fromkeys([shipped(variant), *candidates(variant)]))
         sources = []
         for shape in shapes:
-            render.row_shape = lambda v, shape=shape, variant=variant: (
+            tuning.rows.shape = lambda v, shape=shape, variant=variant: (
                 shape if v == variant else shipped(v)
             )
             text = render.source(build._FUNCTORS[name], variant)
@@ -151,7 +153,7 @@ def sweep(
         for shape, works in zip(shapes, fine, strict=True):
             if not works:
                 continue
-            render.row_shape = lambda v, shape=shape, variant=variant: (
+            tuning.rows.shape = lambda v, shape=shape, variant=variant: (
                 shape if v == variant else shipped(v)
             )
             host.forget_kernels()
@@ -162,7 +164,7 @@ def sweep(
                 print("   ", shape, str(error)[:60])
                 continue
             shares.append((moved * times["copy"].median / times["fused"].median, shape))
-        render.row_shape = shipped
+        tuning.rows.shape = shipped
         host.forget_kernels()
         now = shares[0][0]
         ranked = sorted(shares, key=lambda s: -s[0])[:5]

@@ -282,6 +282,34 @@ def test_each_round_has_other_values_at_the_same_place() -> None:
     assert arguments[1][0].data_ptr() != x.data_ptr()
 
 
+def test_ten_elements_have_many_values() -> None:
+    """As many as turns: rolled, they had ten, and one turn in ten was right in old memory."""
+    arguments = Arguments(job.of_function(honest, [torch.randn(1, 10)], "forward", []))
+    seen = set()
+    for _ in range(200):
+        arguments.refresh(0)
+        seen.add(tuple(arguments[0][0].flatten().tolist()))
+    assert len(seen) == 200
+
+
+def test_small_results_are_checked_on_values_of_their_own() -> None:
+    """What the contender before left in freed memory is never the next one's right result."""
+    kept: list[Tensor] = []
+
+    def keeps(x: Tensor) -> Tensor:
+        kept.append(honest(x))
+        return kept[-1]
+
+    def copies(x: Tensor) -> Tensor:
+        """Takes old memory, as an allocator may hand it out."""
+        return honest(x) if len(kept) < 6 else kept[-1].clone()
+
+    x = torch.randn(1, 10)
+    (row,) = mf.bench(honest, x, against=[keeps, copies, "eager"], budget=0.02).rows
+    assert row.entries[1].error is None
+    assert "wrong result" in str(row.entries[2].error)
+
+
 def test_an_exception_while_it_is_timed(device: str) -> None:
     calls = 0
 

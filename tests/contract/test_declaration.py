@@ -20,9 +20,11 @@ from torch import Tensor
 
 import megafuse as mf
 from contract.processes import cold_cache, environment, run
+from megafuse.codegen import render
+from megafuse.codegen.variant import Functors, Operand, Variant
 from megafuse.ops import BROKEN
 from megafuse.registry import OPS, DeclarationError, Op, checks, op
-from megafuse.runtime import cpp, render, sources
+from megafuse.runtime import cpp, sources
 
 needs_compiler = pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler")
 
@@ -246,8 +248,8 @@ def test_limits_are_the_host_runtimes() -> None:
         assert found is not None
         return int(found[1])
 
-    assert constant("space.h", "kMaxOperands") == checks.MAX_OPERANDS
-    assert constant("op.h", "kMaxArgs") == checks.MAX_ARGUMENTS
+    assert constant("core/space.h", "kMaxOperands") == checks.MAX_OPERANDS
+    assert constant("torch/op.h", "kMaxArgs") == checks.MAX_ARGUMENTS
 
 
 def test_a_broken_op_breaks_only_itself(tmp_path: Path) -> None:
@@ -341,10 +343,10 @@ def header(tmp_path: Path) -> str:
     return file.as_posix()
 
 
-def source(functors: render.Functors, family: str, outputs: str, inputs: int, *results: int) -> str:
+def source(functors: Functors, family: str, outputs: str, inputs: int, *results: int) -> str:
     """A CPU kernel of float32 operands, the outputs with these walks."""
-    real = [render.Operand("Float", w, r) for w, r in zip(outputs, results, strict=True)]
-    variant = render.Variant(
+    real = [Operand("Float", w, r) for w, r in zip(outputs, results, strict=True)]
+    variant = Variant(
         op="held",
         family=family,
         choices={},
@@ -355,7 +357,7 @@ def source(functors: render.Functors, family: str, outputs: str, inputs: int, *r
         vector=1,
         wide_index=False,
         outputs=len(outputs),
-        operands=(*real, *[render.Operand("Float", "c")] * inputs),
+        operands=(*real, *[Operand("Float", "c")] * inputs),
     )
     return render.source(functors, variant)
 
@@ -395,7 +397,7 @@ def test_functors_are_held_to_the_declaration(
     tmp_path: Path,
 ) -> None:
     functor = "Below<{F}>" if family == "rows_forward" else "Twin<{F}>"
-    functors = render.Functors(header, functor, "TwinBackward<{F}>", numbers=numbers)
+    functors = Functors(functor, "TwinBackward<{F}>", header=header, numbers=numbers)
     text = source(functors, family, outputs, inputs, *results)
     if says is None:
         compile_(text, tmp_path / "kernel.so")
@@ -409,7 +411,7 @@ def test_functors_are_held_to_the_declaration(
 
 @needs_compiler
 def test_random_numbers_are_declared(tmp_path: Path) -> None:
-    functors = render.Functors("dropout_relu.h", "DropoutRelu<{F}, true>", numbers=("p",))
+    functors = Functors("DropoutRelu<{F}, true>", header="dropout_relu.h", numbers=("p",))
     with pytest.raises(cpp.CompileError, match="forward functor: it draws random"):
         compile_(source(functors, "forward", "c", 1, 0), tmp_path / "kernel.so")
 

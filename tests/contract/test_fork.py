@@ -182,7 +182,7 @@ stop.set()
 
 
 LOCKED = """
-#include "fork.h"
+#include "core/fork.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -236,7 +236,7 @@ def test_locks_of_the_host_runtime_are_free_in_a_child(tmp_path: Path) -> None:
 
 def test_the_host_runtime_has_no_other_lock() -> None:
     """What fork.h says of locks holds for those that are a Mutex."""
-    for file in loader.HOST.iterdir():
+    for file in loader.HOST.rglob("*.h"):
         text = file.read_text(encoding="utf-8").replace("std::lock_guard<std::mutex>", "")
         if file.name != "fork.h":
             assert "std::mutex" not in text, file.name

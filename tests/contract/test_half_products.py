@@ -2,7 +2,7 @@
 oneDNN left as it is.
 
 Without bfloat16 instructions PyTorch's own product fails inside oneDNN, warns, and PyTorch switches
-oneDNN off for the whole process; ours are then made in float32 (runtime/host/widened.h).
+oneDNN off for the whole process; ours are then made in float32 (runtime/host/programs/widened.h).
 """
 
 from __future__ import annotations

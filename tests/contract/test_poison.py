@@ -10,14 +10,16 @@ import torch
 import megafuse as mf
 from contract.cases import Case
 from contract.rules import check_value
-from megafuse.runtime import loader, render
+from megafuse.codegen import render
+from megafuse.codegen.variant import Functors, Variant
+from megafuse.runtime import loader
 
 
 @pytest.fixture
 def idle_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """CPU kernels that are compiled and launched but write nothing."""
 
-    def idle(functors: render.Functors, variant: render.Variant) -> str:
+    def idle(functors: Functors, variant: Variant) -> str:
         return f'extern "C" void {variant.symbol}(const void*, long long, long long) {{}}\n'
 
     host = loader.load()

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 class Arguments:
-    """Three sets. New values come from a fourth, rolled: at the same addresses, in no time."""
+    """Three sets. New values come from a fourth, rolled: at the same addresses, in no time.
+
+    A dimension of a few elements has few rolls, so it is shuffled: what lies in freed memory from
+    an earlier turn would else be right again too soon.
+    """
 
     SETS = 3
 
@@ -50,6 +54,9 @@ class Arguments:
                         _roll_into(target, source, turn)
 
 
+_SHUFFLED = 1024  # elements along the longest dimension
+
+
 def copied(value: Any) -> Any:
     """A copy with the same strides: an expanded tensor is read from the cache, a dense one not."""
     if not isinstance(value, Tensor):
@@ -69,6 +76,10 @@ def _roll_into(target: Tensor, source: Tensor, turn: int) -> None:
     if dim is None:
         return
     size = target.shape[dim]
+    if turn and size <= _SHUFFLED:
+        order = torch.randperm(size, generator=torch.Generator().manual_seed(turn))
+        target.copy_(source.index_select(dim, order.to(source.device)))
+        return
     by = (turn * 7919) % size  # a prime, so that all shifts come up
     target.narrow(dim, 0, size - by).copy_(source.narrow(dim, by, size - by))
     if by:

@@ -18,7 +18,7 @@ struct View {
   }
 };
 
-// Made of 64-bit words alone, as the host packs it (runtime/host/attention_call.h).
+// Made of 64-bit words alone, as the host packs it (runtime/host/programs/attention_call.h).
 struct AttentionProblem {
   u64 wanted;  // a backward's: kGradQuery, kGradKeys
   i64 batches, heads, key_heads, queries, keys, dim;

@@ -34,7 +34,7 @@ struct ShortRowsCpu : RowsCpu<K> {
   using Base::stride;
   using Base::words;
 
-  static constexpr int kMost = 63;   // columns (runtime/host/rows.h)
+  static constexpr int kMost = 63;   // columns (runtime/host/core/rows.h)
   static constexpr int kSide = 32;   // rows: GCC 12 makes scalars of loops over 16
   static constexpr int kRun = 4;     // columns added up before their sums are
   static constexpr int kLevels = 5;  // of such sums

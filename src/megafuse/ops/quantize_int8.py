@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from megafuse.codegen.variant import STORAGE, Operand, Variant
 from megafuse.registry import op
-from megafuse.runtime import render
-from megafuse.runtime.render import Operand, Variant
 
 _FLOATS = ("Half", "BFloat16", "Float", "Double")  # from narrow to wide
 
@@ -20,9 +19,9 @@ def _as_pytorch_computes(variant: Variant) -> dict[str, str]:
     are converted to the common dtype.
     """
     x, scale, zero = variant.inputs
-    exact = render.STORAGE["Double" if variant.double else "Float"]
-    common = render.STORAGE[variant.common]
-    rounding = {"quotient_as": render.STORAGE[_quotient_dtype(x, scale, variant.common)]}
+    exact = STORAGE["Double" if variant.double else "Float"]
+    common = STORAGE[variant.common]
+    rounding = {"quotient_as": STORAGE[_quotient_dtype(x, scale, variant.common)]}
     if variant.device == "cuda":
         number = scale.walk == "v"
         return rounding | {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from megafuse.codegen import tuning
+from megafuse.codegen.variant import Variant
 from megafuse.registry import op
-from megafuse.runtime import render
 
 
 def _problem(x: Tensor, scale: float, mask: Tensor | None, causal: bool) -> str | None:
@@ -36,9 +37,9 @@ def _unread(x: Tensor, scale: float, mask: Tensor | None, causal: bool) -> tuple
     return one * (2 if mask is not None and mask.shape == x.shape else 1), 2 * one
 
 
-def _words(variant: render.Variant) -> dict[str, str]:
+def _words(variant: Variant) -> dict[str, str]:
     """Whether exponentials are taken again for the result: where rows wait in shared memory."""
-    again = variant.device == "cuda" and render.row_shape(variant).ring > 0
+    again = variant.device == "cuda" and tuning.rows.shape(variant).ring > 0
     return {"again": str(again).lower()}
 
 

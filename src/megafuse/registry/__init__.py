@@ -11,10 +11,11 @@ returns is the fused op under the same signature. Tests, benchmarks and the comm
 `OPS`; nothing lists the ops a second time.
 
 Ops come in families: "pointwise" and "rows" ops are functors that a generic kernel runs, a
-"composite" is a C++ program of its own (runtime/host/programs.h) that launches several kernels.
+"composite" is a C++ program of its own (runtime/host/programs/programs.h) that launches several
+kernels.
 
 Three ways lead to the kernel:
-- plain tensors: straight into the C++ host runtime (`runtime/host/module.cpp`);
+- plain tensors: straight into the C++ host runtime (`runtime/host/torch/module.cpp`);
 - torch.compile, dispatch modes, subclasses, functorch: through `torch.ops.megafuse.<name>`,
   defined at import, whose kernels the host runtime replaces when it is loaded;
 - no C++ compiler: the reference, after the same checks of its arguments.

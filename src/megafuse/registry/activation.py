@@ -10,7 +10,7 @@ package's locks, and why a process forked while another thread holds one does no
 - runtime/cache.py has one lock for each entry of the cache, for threads and for processes. A
   child drops its copies of both, and then waits like any other process.
 - The tables of compiled kernels in the C++ host runtime, runtime/host/*.h: a `Mutex` each
-  (runtime/host/fork.h), which fork() waits for.
+  (runtime/host/core/fork.h), which fork() waits for.
 
 `functools.cache` holds nothing while it computes. PyTorch's locks, the import system's and those
 that C++ puts around a function's static variables are not ours to renew; none of ours is waited
@@ -80,7 +80,7 @@ def _hand_over(op: Op, host: ModuleType) -> None:
 
 
 def _description(op: Op) -> dict[str, Any]:
-    """The op as data for the host runtime (runtime/host/op.h)."""
+    """The op as data for the host runtime (runtime/host/torch/op.h)."""
     results = [*op.returns, *op.keeps]
 
     def place(name: str | None) -> int:

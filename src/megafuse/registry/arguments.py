@@ -21,7 +21,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument; `kind` is an ArgKind of runtime/host/op.h in lower case."""
+    """One argument; `kind` is an ArgKind of runtime/host/torch/op.h in lower case."""
 
     name: str
     kind: str
@@ -251,7 +251,7 @@ def _check_dtypes(op: str, tensors: dict[str, Tensor]) -> None:
         )
 
 
-# ---- shape rules, such as "...K" or "3EE" (runtime/host/op.h)
+# ---- shape rules, such as "...K" or "3EE" (runtime/host/torch/op.h)
 
 _RULE = re.compile(r"(\.\.\.)?(\d*[A-Z])*")
 _SIZE = re.compile(r"(\d*)([A-Z])")

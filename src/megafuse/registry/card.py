@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import megafuse
 from megafuse.registry import Op
 from megafuse.registry.arguments import FLOATS, Argument
 from megafuse.registry.cost import Cost
 from megafuse.registry.sample import Draw
 
 _WIDTH = 80
-_ROOT = Path(megafuse.__file__).parent
+_ROOT = Path(__file__).resolve().parent.parent  # the package
 _HEADER_LINES = 40  # of the functors' header; the path above them leads to the rest
 # [rows, columns]; of ops that want so many dimensions [batch, sequence, features] and
 # [batch, heads, sequence, head size].
@@ -121,10 +120,10 @@ def _source(op: Op) -> str:
 
 
 def _kernel(op: Op) -> str:
-    if op.functors is None:  # a program of its own, which runtime/host/programs.h lists
-        host = _ROOT / "runtime" / "host"
-        own = host / f"{op.program}.h"
-        what, path = "program", own if own.is_file() else host / "programs.h"
+    if op.functors is None:  # a program of its own, which runtime/host/programs/programs.h lists
+        programs = _ROOT / "runtime" / "host" / "programs"
+        own = programs / f"{op.program}.h"
+        what, path = "program", own if own.is_file() else programs / "programs.h"
     else:
         what, path = "functors", _ROOT / "kernels" / op.functors.header
     lines = path.read_text(encoding="utf-8").splitlines()

@@ -10,8 +10,10 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from megafuse.codegen import render
+from megafuse.codegen.variant import Functors, Operand, Variant
 from megafuse.registry import OPS, Op
-from megafuse.runtime import attention, build, gemm_sm90, render
+from megafuse.runtime import attention, build, gemm_sm90
 
 FLOATS = {"Float": 4, "Half": 8, "BFloat16": 8, "Double": 2}  # dtype → elements in 16 bytes
 
@@ -59,7 +61,7 @@ def jobs() -> Iterator[Job]:
         yield Job(kernel.kernel, "attention", kernel.source, arch=arch)
 
 
-def _variants(op: Op) -> Iterator[render.Variant]:
+def _variants(op: Op) -> Iterator[Variant]:
     assert op.functors is not None
     inputs = len(op.tensors)
     for i, choices in enumerate(_choices(op.functors)):
@@ -110,7 +112,7 @@ _ROWS = {
 }
 
 
-def _row_variants(op: Op) -> Iterator[render.Variant]:
+def _row_variants(op: Op) -> Iterator[Variant]:
     assert op.functors is not None
     for choices in _choices(op.functors):
         for dtype, vector in FLOATS.items():
@@ -132,7 +134,7 @@ def _row_variant(
     vector: int,
     vectors: int,
     clusters: bool,
-) -> render.Variant:
+) -> Variant:
     """All operands of whole rows walk alike; with 's', offsets are of 64 bits too; with 'u', only
     those that all rows share do, and vectors are cut across rows."""
     double = dtype == "Double"
@@ -143,22 +145,20 @@ def _row_variant(
     across = walk == "u"
     walk = "c" if across else walk
     if family == "rows_forward":
-        outputs = [render.Operand(dtype, "c", r) for r in range(op.outputs)]
-        outputs += [render.Operand(exact, "w", r) for r in range(len(op.keeps))]
-        read = [render.Operand(dtype, walk)] * len(op.tensors)
+        outputs = [Operand(dtype, "c", r) for r in range(op.outputs)]
+        outputs += [Operand(exact, "w", r) for r in range(len(op.keeps))]
+        read = [Operand(dtype, walk)] * len(op.tensors)
     else:
-        summed = render.Operand(exact, "r")
+        summed = Operand(exact, "r")
         outputs = [
-            replace(summed, result=r) if name in shared else render.Operand(dtype, "c", r)
+            replace(summed, result=r) if name in shared else Operand(dtype, "c", r)
             for name, r in op.grads.items()
         ]
-        read = [render.Operand(dtype, walk)] * op.outputs
-        read += [
-            render.Operand(*((exact, "b") if s in op.keeps else (dtype, walk))) for s in op.saves
-        ]
+        read = [Operand(dtype, walk)] * op.outputs
+        read += [Operand(*((exact, "b") if s in op.keeps else (dtype, walk))) for s in op.saves]
     if across and late:
         read[-late:] = [replace(o, walk="u") for o in read[-late:]]
-    return render.Variant(
+    return Variant(
         op=op.name,
         family=family,
         choices=choices,
@@ -192,7 +192,7 @@ _PASSES = {
 }
 
 
-def _passes() -> Iterator[render.Variant]:
+def _passes() -> Iterator[Variant]:
     for name, calls in _PASSES.items():
         for choices in _choices(build.PASSES[name]):
             for (dtype, vector), (family, written, read) in itertools.product(
@@ -202,10 +202,10 @@ def _passes() -> Iterator[render.Variant]:
                 results = (0, 0) if "r" in written else (0, 1)
                 stored = {"r": compute, "v": "Double"}
                 outputs = [
-                    render.Operand(stored.get(w, dtype), w, r)
+                    Operand(stored.get(w, dtype), w, r)
                     for w, r in zip(written, results, strict=False)
                 ]
-                yield render.Variant(
+                yield Variant(
                     op=name,
                     family=family,
                     choices=choices,
@@ -216,11 +216,11 @@ def _passes() -> Iterator[render.Variant]:
                     vector=1 if "s" in written else vector,
                     wide_index="s" in written,
                     outputs=len(outputs),
-                    operands=(*outputs, *(render.Operand(stored.get(w, dtype), w) for w in read)),
+                    operands=(*outputs, *(Operand(stored.get(w, dtype), w) for w in read)),
                 )
 
 
-def _choices(functors: render.Functors) -> Iterator[dict[str, str | bool]]:
+def _choices(functors: Functors) -> Iterator[dict[str, str | bool]]:
     names = list(functors.choices)
     values: list[list[str | bool]] = [
         [True, False] if set(words) == {"True", "False"} else list(words)
@@ -239,21 +239,21 @@ def _variant(
     dims: int,
     vector: int,
     wide: bool,
-) -> render.Variant:
+) -> Variant:
     summed = family.startswith("sum_")
     computed = {r for name, r in op.grads.items() if name not in op.passthrough}
     results = [0] if family == "forward" else [*sorted(computed), *([-1] * bool(op.passthrough))]
     double = dtype == "Double"
     written = {"forward": {"int8": "Char"}.get(op.output_dtype or "", dtype)}.get(family, dtype)
     compute = "Double" if double else "Float"
-    outputs = [render.Operand(written, "s" if "s" in walks else "c", r) for r in results]
+    outputs = [Operand(written, "s" if "s" in walks else "c", r) for r in results]
     if summed:  # the first result whole, all of them summed
-        outputs = [outputs[0], *(render.Operand(compute, "r", r) for r in results)]
-    read = [render.Operand("Double" if w == "v" else dtype, w) for w in walks]
+        outputs = [outputs[0], *(Operand(compute, "r", r) for r in results)]
+    read = [Operand("Double" if w == "v" else dtype, w) for w in walks]
     if op.dtype_like is not None:  # its first tensor is the quantized one
         first = 0 if family == "forward" else 1
-        read[first] = render.Operand("Char", read[first].walk)
-    return render.Variant(
+        read[first] = Operand("Char", read[first].walk)
+    return Variant(
         op=op.name,
         family=family,
         choices=choices,
@@ -269,25 +269,25 @@ def _variant(
     )
 
 
-def _split() -> Iterator[render.Variant]:
+def _split() -> Iterator[Variant]:
     """float32 into halves, and back after the products."""
-    real, half = render.Operand("Float", "c"), render.Operand("Half", "c")
+    real, half = Operand("Float", "c"), Operand("Half", "c")
     common = {"device": "cuda", "common": "Float", "double": False, "wide_index": False}
     for vectors in (96, 512, 4096):
-        yield render.Variant(
+        yield Variant(
             op="split_halves",
             family="rows_forward",
             choices={},
             dims=2,
             vector=8,
             outputs=3,
-            operands=(half, replace(half, result=1), render.Operand("Float", "w"), real),
+            operands=(half, replace(half, result=1), Operand("Float", "w"), real),
             row_vectors=vectors,
             **common,  # type: ignore[arg-type]
         )
     for choices in _choices(build.PASSES["split_epilogue"]):
-        beside = (replace(real, walk="b"), real, real, render.Operand("Double", "v"))
-        yield render.Variant(
+        beside = (replace(real, walk="b"), real, real, Operand("Double", "v"))
+        yield Variant(
             op="split_epilogue",
             family="forward",
             choices=choices,

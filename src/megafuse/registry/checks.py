@@ -2,7 +2,7 @@
 
 Everything here is known when the op is declared: names, kinds of arguments, counts. What only the
 functor's C++ type tells (how many elements it takes, how many numbers, how many results) is
-checked where its kernel is compiled, by the static_asserts of runtime/render.py.
+checked where its kernel is compiled, by the static_asserts of codegen/render.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from megafuse.registry.arguments import Argument
 from megafuse.registry.declared import Op, nothing_kept
 
-MAX_OPERANDS = 12  # kMaxOperands of runtime/host/space.h
-MAX_ARGUMENTS = 24  # kMaxArgs of runtime/host/op.h
-MAX_CHOICES = 256  # a choice is one byte in a Call of runtime/host/op.h
+MAX_OPERANDS = 12  # kMaxOperands of runtime/host/core/space.h
+MAX_ARGUMENTS = 24  # kMaxArgs of runtime/host/torch/op.h
+MAX_CHOICES = 256  # a choice is one byte in a Call of runtime/host/torch/op.h
 
 FAMILIES = ("pointwise", "rows", "composite")
 

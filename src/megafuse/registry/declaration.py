@@ -7,12 +7,12 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
+from megafuse.codegen.variant import Functors, Variant
 from megafuse.registry import arguments, call, checks, dispatcher
 from megafuse.registry.checks import DeclarationError
 from megafuse.registry.declared import OPS, Op, nothing_kept
 from megafuse.registry.sample import Sampler
 from megafuse.runtime import build
-from megafuse.runtime.render import Functors, Variant
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -54,8 +54,9 @@ def op(
     Raises a DeclarationError, and leaves nothing behind, where the declaration is wrong.
 
     family              "pointwise", "rows" or "composite"
-    program             a composite's name in runtime/host/programs.h; the op's own unless told
-    forward, backward   functor types in kernels/<name>.h (see runtime/render.py for `{…}`)
+    program             a composite's name in runtime/host/programs/programs.h, unless it is the
+                        op's own
+    forward, backward   functor types in kernels/<name>.h (see codegen/variant.py for `{…}`)
     header              of the functors, where it is not <name>.h
     sample              makes arguments for tests and benchmarks (see registry/sample.py)
     flops               floating-point operations, forward and backward: so many an element of the
@@ -64,7 +65,7 @@ def op(
                         pointwise ops
     unread              (*args) → bytes that forward and backward need not read
     choices             the C++ word for each value of a string argument; flags get true/false
-    shapes              argument → its shape, such as "...K" or "NK" (see runtime/host/op.h);
+    shapes              argument → its shape, such as "...K" or "NK" (see runtime/host/torch/op.h);
                         tensors of pointwise ops broadcast instead
     returns             names of the outputs, as many as the reference returns (pointwise: one)
     keeps               names of results that only the backward reads
@@ -119,14 +120,14 @@ def op(
             flags = {a.name: {"True": "true", "False": "false"} for a in parsed if a.kind == "flag"}
             shared = {a.name for a in parsed if a.shape == "C"}
             functors = Functors(
-                header or f"{name}.h",
                 forward,
                 backward,
-                {**(choices or {}), **flags},
-                random,
-                (len(shared), len(shared & {*saves})),
-                words,
-                tuple(a.name for a in parsed if a.kind in ("number", "integer")),
+                header=header or f"{name}.h",
+                choices={**(choices or {}), **flags},
+                random=random,
+                late=(len(shared), len(shared & {*saves})),
+                words=words,
+                numbers=tuple(a.name for a in parsed if a.kind in ("number", "integer")),
             )
         made = Op(
             name=name,

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megafuse.codegen.variant import Functors
 from megafuse.registry import arguments
 from megafuse.registry.arguments import Argument
 from megafuse.registry.cost import Cost
 from megafuse.registry.sample import Sampler
-from megafuse.runtime.render import Functors
 
 
 def nothing_kept(*args: Any) -> Sequence[Tensor]:

@@ -1,6 +1,6 @@
 """Attention's own kernels (kernels/attention_*.h): from what a call needs to machine code.
 
-They stand beside render.py, which makes the kernels of the op families: attention has tiles of
+They stand beside codegen/, which writes the kernels of the op families: attention has tiles of
 queries and keys, not operands and an index space.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from megafuse.codegen.variant import STORAGE
 from megafuse.runtime import build
-from megafuse.runtime.render import STORAGE
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class CpuAttention:
 
 
 def cpu_kernel(direction: str, dtype: str, mask: str) -> tuple[str, str]:
-    """Called by the host runtime on a kernel it has not seen (runtime/host/attention_cpu.h)."""
+    """Called by the host runtime on a kernel it has not seen (host/programs/attention_cpu.h)."""
     kernel = CpuAttention(direction, dtype, mask)
     return str(build.shipped_cpu(kernel.source, kernel.label)), kernel.symbol
 
@@ -120,7 +120,7 @@ class CudaAttention:
 def cuda_kernel(
     name: str, dtype: str, mask: str, dim: int, keys: int, query: bool, one_tile: bool, index: int
 ) -> tuple[bytes, str, int, int]:
-    """Called by the host runtime on a kernel it has not seen (runtime/host/attention_cuda.h)."""
+    """Called by the host runtime on a kernel it has not seen (host/programs/attention_cuda.h)."""
     kernel = CudaAttention(name, dtype, mask, dim, keys, query, one_tile)
     major, minor = torch.cuda.get_device_capability(index)
     cubin = build.shipped_cuda(kernel.source, f"sm_{major}{minor}", kernel.label)

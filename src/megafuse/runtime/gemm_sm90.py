@@ -1,6 +1,6 @@
 """The GEMM for Hopper (kernels/gemm_sm90.h): from what a call needs to its source and machine code.
 
-It stands beside render.py, which makes the kernels of the op families: a GEMM has tiles and tensor
+It stands beside codegen/, which writes the kernels of the op families: a GEMM has tiles and tensor
 maps, not operands and an index space.
 """
 
@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from megafuse.codegen.variant import STORAGE
 from megafuse.runtime import build
-from megafuse.runtime.render import STORAGE
 
 ARCH = "sm_90a"  # wgmma and setmaxnreg are in no other
 SYMBOL = "megafuse_gemm"
@@ -71,7 +71,7 @@ def kernel(
     residual: bool,
     pre: bool,
 ) -> tuple[bytes, str, int]:
-    """Called by the host runtime on a kernel it has not seen (runtime/host/sm90.h)."""
+    """Called by the host runtime on a kernel it has not seen (runtime/host/programs/sm90.h)."""
     gemm = Gemm(dtype, act, columns, bias, residual, pre)
     return build.shipped_cuda(gemm.source, ARCH, gemm.label), SYMBOL, _SHARED[columns]
 

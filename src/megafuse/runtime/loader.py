@@ -134,8 +134,12 @@ def _python_headers() -> Path:
     return Path(sysconfig.get_paths()["include"])
 
 
+def _sources() -> list[Path]:
+    return sorted(path for path in HOST.rglob("*") if path.is_file())
+
+
 def _key() -> str:
-    sources = "".join(path.read_text(encoding="utf-8") for path in sorted(HOST.iterdir()))
+    sources = "".join(path.read_text(encoding="utf-8") for path in _sources())
     return cache.key("host", sources, *_identity())
 
 
@@ -185,9 +189,9 @@ def _compile(out: Path) -> None:
     flags = [*_flags(), *_include(), *cpp.module_flags()]
     what = f"megafuse's host runtime for torch {torch.__version__}{untested()}"
     with progress.compiling(what, expect="once per torch version, about 30 s"):
-        cpp.compile_shared(
-            '#include "module.cpp"\n', out, include=[HOST], flags=flags, libraries=libraries
-        )
+        # Not -I: the folder torch/ in it must not hide torch's own headers.
+        flags.append(f"-iquote{HOST}")
+        cpp.compile_shared('#include "torch/module.cpp"\n', out, flags=flags, libraries=libraries)
 
 
 def _import(path: Path) -> ModuleType:

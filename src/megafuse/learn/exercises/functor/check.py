@@ -9,13 +9,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from megafuse.codegen import render
+from megafuse.codegen.variant import Operand, Variant
 from megafuse.learn.exercises import roof, tensors
 from megafuse.learn.exercises.findings import Finding, Stop
 from megafuse.learn.exercises.native import compile_stop
 from megafuse.learn.exercises.work import Work
 from megafuse.learn.ledger import count
 from megafuse.registry import OPS, Op, op
-from megafuse.runtime import loader, nvrtc, render, sources
+from megafuse.runtime import loader, nvrtc, sources
 from megafuse.runtime.cpp import CompileError
 
 _SCALE, _SHIFT = 1.3, -0.4
@@ -104,8 +106,8 @@ def _for_the_gpu(made: Op, work: Work) -> Finding:
     if problem is not None:
         return Finding("for the GPU", None, f"not compiled here: {problem}")
     assert made.functors is not None
-    operand = render.Operand("Float", "c")
-    variant = render.Variant(
+    operand = Operand("Float", "c")
+    variant = Variant(
         op=made.name,
         family="forward",
         choices={},

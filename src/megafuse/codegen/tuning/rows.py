@@ -1,0 +1,104 @@
+"""How row-wise CUDA kernels cut rows; measured by benchmarks/tune_rows.py on an H200.
+
+A thread has 64 bytes of each input under way, 128 where that saves threads: a block with few of
+them waits less at its barrier. Where results are summed over rows, it holds those sums too, and
+the next rows wait in shared memory (rings.py), or in registers as far as 128 of them go: a block is
+then as large as those allow, one or two a processor, for few partial sums. Rows longer than a block
+holds go to a cluster of blocks where there are such; beyond that they are read twice.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from megafuse.codegen.shape import ONE_SHOT, RowShape
+from megafuse.codegen.tuning import rings
+from megafuse.codegen.tuning.rings import power_of_two
+from megafuse.codegen.variant import BYTES, Variant
+
+
+def shape(variant: Variant) -> RowShape:
+    """Vectors a thread, threads and blocks a row, rows a block."""
+    ring = rings.summed(variant) if variant.row_sums else rings.shifted(variant)
+    if ring is not None:
+        return ring
+    limits = _of_sums(variant) if variant.row_sums else _of_plain(variant)
+    for items, ahead in limits.tries:
+        held = _held(variant, limits, items, ahead)
+        if held is not None:
+            return held
+    return rings.long(variant) or _read_twice(variant, limits)
+
+
+class _Limits(NamedTuple):
+    """What a cut may have: threads a block, blocks a processor, and in the order they are tried,
+    vectors a thread and whether it loads the next row ahead of the sums of this one."""
+
+    block: int
+    blocks_per_processor: int
+    tries: list[tuple[int, bool]]
+
+
+def _of_sums(variant: Variant) -> _Limits:
+    ahead = min(_registers_free(variant) // variant.vector or 1, 8)
+    behind = 16 // variant.vector // (2 if variant.double else 1)
+    if behind > ahead and variant.row_vectors > 512 * ahead:
+        return _Limits(512, 1, [(behind, False)])
+    return _Limits(512, 1, [(ahead, True), (behind, False)])
+
+
+def _of_plain(variant: Variant) -> _Limits:
+    vectors = variant.row_vectors
+    narrow = variant.vector == 8  # 16-bit numbers
+    widths = [BYTES[o.dtype] for o in variant.operands if o.walk == "c"]
+    per_vector = max(16 // min(widths, default=4) // variant.vector, 1)  # vectors in 16 bytes
+    items = min((4 if narrow and vectors <= 512 else 8) * per_vector, 16)
+    if not variant.clusters:
+        return _Limits(1024, ONE_SHOT, [(items, False)])
+    block = 256 if narrow else 512
+    # Rows for several blocks that come in twice the bytes: those of a sum and its norm.
+    twice = max(sum(o.walk == "c" for o in variant.operands[: variant.outputs]), 1)
+    if not (variant.is_forward and vectors * twice > 8 * block):
+        return _Limits(block, ONE_SHOT, [(items, False)])
+    if narrow:
+        return _Limits(block, ONE_SHOT, [(4, False)])
+    block = 256 * min(twice, 2)
+    return _Limits(block, 1024 // block, [(2048 // block, True)])
+
+
+def _held(variant: Variant, limits: _Limits, items: int, ahead: bool) -> RowShape | None:
+    """The row in registers, if the threads of a block or a cluster hold it."""
+    vectors, sums = variant.row_vectors, variant.row_sums
+    threads = power_of_two(vectors if variant.few_rows else -(-vectors // items))
+    threads = max(threads, min(8, power_of_two(vectors)))
+    if variant.across:  # a thread for each element at the ends of a row
+        threads = max(threads, 2 * variant.vector)
+    block = limits.block
+    cluster = min(threads // block, 8) if variant.clusters and threads > block else 1
+    threads = min(threads, block)
+    if vectors > items * threads * cluster:
+        return None
+    return RowShape(
+        items=-(-vectors // (threads * cluster)),
+        threads=threads,
+        rows=max((512 if sums else 128) // threads, 1),
+        cluster=cluster,
+        whole=True,
+        ahead=ahead,
+        blocks_per_processor=2 if sums and cluster == 8 else limits.blocks_per_processor,
+    )
+
+
+def _read_twice(variant: Variant, limits: _Limits) -> RowShape:
+    cluster = 8 if variant.clusters else 1
+    items = min(limits.tries[-1][0], 16 if variant.row_sums else 4)
+    return RowShape(items, 512, 1, cluster, whole=False, ahead=False, blocks_per_processor=2)
+
+
+def _registers_free(variant: Variant) -> int:
+    """Elements that fit into the registers of a thread: of each a float an input and a sum, and
+    what is loaded ahead of them. 104 of 128: 24 for all else, measured with ptxas."""
+    inputs = [o for o in variant.inputs if o.walk in "csu"]
+    words = sum(BYTES[o.dtype] for o in inputs) / 4
+    numbers = (len(inputs) + variant.row_sums) * (2 if variant.double else 1)
+    return int(104 / (words + numbers))

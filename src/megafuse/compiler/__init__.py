@@ -1,0 +1,1 @@
+"""What users call to get kernels of their own functions; graph/ does the work."""

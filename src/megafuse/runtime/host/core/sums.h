@@ -1,0 +1,226 @@
+// Sums inside a backward kernel: the gradients of broadcast arguments.
+//
+// The index space is recast as (outer A, kept K, inner B): everything summed varies along K alone.
+// B == 1 sums columns, else rows are summed. Every block (every thread, on the CPU) writes its own
+// row of partial sums, and a second, small launch adds these up in a fixed order: the same bits
+// every time, and no full-size temporary.
+#pragma once
+
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+
+#include "torch/forward.h"
+
+namespace megafuse {
+
+// Partial sums on the CPU are in double: a thread adds thousands of blocks to one number, and it
+// costs nothing, since blocks themselves are summed in the compute type. A GPU's block writes once.
+inline at::ScalarType sum_dtype(c10::Device device, bool use_double) {
+  return use_double || !device.is_cuda() ? at::kDouble : at::kFloat;
+}
+
+struct SumPlan {
+  bool possible = false;
+  int64_t outer = 1, kept = 1, inner = 1;
+};
+
+// Recasts a laid-out space into exactly three dimensions (inner, kept, outer), if it has that form.
+inline SumPlan plan_sum(Space& space) {
+  SumPlan plan;
+  std::string pattern;  // innermost first: K where the summed outputs vary, R where not
+  for (int d = 0; d < space.dims; ++d) {
+    char kind = 0;
+    for (int i = 0; i < space.outputs; ++i) {
+      if (space.operand[i].walk != 'r') continue;
+      const char here = space.operand[i].stride[d] ? 'K' : 'R';
+      if (kind && kind != here) return plan;
+      kind = here;
+    }
+    pattern += kind;
+  }
+  struct Form {
+    const char* pattern;
+    int inner, kept, outer;  // which dimension each is, or -1
+  };
+  static constexpr Form forms[] = {
+      {"R", 0, -1, -1}, {"RK", 0, 1, -1}, {"KR", -1, 0, 1}, {"RKR", 0, 1, 2}};
+  for (const Form& form : forms) {
+    if (pattern != form.pattern) continue;
+    const int from[3] = {form.inner, form.kept, form.outer};
+    const Space before = space;
+    space.dims = 3;
+    for (int d = 0; d < 3; ++d) {
+      space.size[d] = from[d] < 0 ? 1 : before.size[from[d]];
+      for (int i = 0; i < space.operands; ++i)
+        space.operand[i].stride[d] = from[d] < 0 ? 0 : before.operand[i].stride[from[d]];
+    }
+    for (int i = 0; i < space.outputs; ++i)
+      if (space.operand[i].walk == 'r' && form.kept >= 0 && space.operand[i].stride[1] != 1)
+        return plan;
+    plan = {true, space.size[2], space.size[1], space.size[0]};
+  }
+  return plan;
+}
+
+constexpr int kSumThreads = 256, kSumColumns = 32;  // of kernels/sum_cuda.h
+// Rows this short (in vectors) are summed by one warp each, longer ones by a block.
+constexpr int64_t kShortRow = 128;
+
+// How a summing kernel's work is cut up.
+struct SumLaunch {
+  int64_t parts = 1;
+  unsigned grid_x = 1, grid_y = 1;
+};
+
+inline SumLaunch cut(const Request& request, const SumPlan& plan, unsigned max_grid,
+                     bool one_part) {
+  SumLaunch launch;
+  if (!request.device.is_cuda()) {
+    launch.parts = one_part ? 1 : at::get_num_threads();
+  } else if (request.family == Family::kSumColumns) {
+    const int64_t width = kSumColumns * request.vector;
+    const int64_t tiles = (plan.kept + width - 1) / width;
+    const int64_t most = std::min<int64_t>((plan.outer + 31) / 32, 65535);
+    launch.parts = one_part ? 1 : std::clamp<int64_t>(max_grid / tiles, 1, most);
+    launch.grid_x = unsigned(tiles), launch.grid_y = unsigned(launch.parts);
+  } else {
+    const int64_t rows = plan.kept * plan.outer;
+    const bool is_short = request.family == Family::kSumShortRows;
+    const int64_t per_block = is_short ? kSumThreads / 32 : 1;
+    const int64_t turn = int64_t(kSumThreads) * request.vector;
+    const int64_t most = std::min<int64_t>((plan.inner + turn - 1) / turn, 65535);
+    const int64_t pieces = is_short || one_part ? 1 : std::clamp<int64_t>(max_grid / rows, 1, most);
+    launch.parts = plan.outer * pieces;
+    launch.grid_x = unsigned((rows + per_block - 1) / per_block);
+    launch.grid_y = unsigned(pieces);
+  }
+  return launch;
+}
+
+// Prepares `request` for a summing kernel: which family, how wide.
+inline void choose_family(Request& request, Space& space, const SumPlan& plan) {
+  const int along = plan.inner == 1 ? 1 : 0;
+  set_walks(space, along);
+  if (request.device.is_cuda()) {
+    request.vector = vector_width(space, along);
+    request.wide_index = needs_64_bits(space);
+  }
+  if (plan.inner == 1)
+    request.family = Family::kSumColumns;
+  else if (request.device.is_cuda() && plan.inner / request.vector <= kShortRow)
+    request.family = Family::kSumShortRows;
+  else
+    request.family = Family::kSumRows;
+}
+
+inline void launch_sum(const Request& request, const Space& space, const SumPlan& plan,
+                       const Compiled& kernel, const SumLaunch& how) {
+  std::array<double, kMaxArgs> storage;
+  const Words words = pack(space, numbers_of(request.call, storage), {}, 1);
+  GilRelease no_gil;
+  if (request.device.is_cuda()) {
+    launch_cuda(kernel, request.device, how.grid_x, how.grid_y, words);
+    return;
+  }
+  launches.fetch_add(1, std::memory_order_relaxed);
+  const auto function = reinterpret_cast<CpuKernel>(kernel.function);
+  auto run = [&](int64_t begin, int64_t end, int64_t slot) {
+    function(words.data(), begin, end, slot);
+  };
+  if (request.family == Family::kSumColumns)
+    split(plan.outer, plan.kept, 1, how.parts, run);
+  else
+    split(space.numel, 1, 64, how.parts, run);
+}
+
+// partial[parts, columns] summed over parts, as `dtype`.
+inline at::Tensor add_parts(const at::Tensor& partial, at::ScalarType dtype) {
+  static Op* const op = [] {
+    auto* made = new Op;
+    made->id = 0xffff;
+    made->name = "sum_parts";
+    return made;
+  }();
+  const int64_t parts = partial.size(0), columns = partial.size(1);
+  const bool cuda = partial.is_cuda();
+  at::Tensor out = cuda ? allocate({columns}, {}, dtype, partial.device())
+                        : at::zeros({columns}, partial.options().dtype(dtype));
+  const Call call{op};
+  Request request{call, Family::kSumColumns, partial.device(), partial.scalar_type(),
+                  partial.scalar_type() == at::kDouble};
+  Space space;
+  space.numel = partial.numel();
+  space.outputs = 1;
+  space.dims = 3;
+  Operand& sum = space.add(dtype, 'r', out.mutable_data_ptr());
+  Operand& read = space.add(partial.scalar_type(), 'c', partial.const_data_ptr());
+  // A few columns are summed as that many long rows, with a stride: as columns they would keep a
+  // few threads busy.
+  const bool as_rows = columns < 64;
+  SumPlan plan{true, as_rows ? 1 : parts, columns, as_rows ? parts : 1};
+  const int64_t sizes[] = {plan.inner, plan.kept, plan.outer};
+  const int64_t strides[] = {as_rows ? columns : 0, 1, as_rows ? 0 : columns};
+  for (int d = 0; d < 3; ++d) {
+    space.size[d] = sizes[d];
+    read.stride[d] = strides[d];
+    sum.stride[d] = d == 1;
+  }
+  choose_family(request, space, plan);
+  const Compiled kernel = KernelTable::get().find(request, space);
+  launch_sum(request, space, plan, kernel, cut(request, plan, kernel.max_grid, true));
+  return out;
+}
+
+// partial[parts, several sums of equal length] added up; sum i as dtypes[i].
+inline std::vector<at::Tensor> totals(const at::Tensor& partial,
+                                      at::ArrayRef<at::ScalarType> dtypes) {
+  const bool one_dtype =
+      std::all_of(dtypes.begin(), dtypes.end(), [&](at::ScalarType d) { return d == dtypes[0]; });
+  const at::ScalarType dtype = one_dtype ? dtypes[0] : partial.scalar_type();
+  const at::Tensor total = partial.size(0) == 1 && dtype == partial.scalar_type()
+                               ? partial.squeeze(0)
+                               : add_parts(partial, dtype);
+  const int64_t length = total.size(0) / int64_t(dtypes.size());
+  std::vector<at::Tensor> sums;
+  for (int64_t i = 0; i < int64_t(dtypes.size()); ++i)
+    sums.push_back(total.narrow(0, i * length, length).to(dtypes[i]));
+  return sums;
+}
+
+// A tensor summed to the shape of `like`, which broadcasts to it, one dimension after the other:
+// torch's sum over several dimensions at once was 13 ulp off where these were 1.
+inline at::Tensor sum_by_dimension(const at::Tensor& whole, const at::Tensor& like,
+                                   at::ScalarType sum_in) {
+  const int64_t lead = whole.dim() - like.dim();
+  at::Tensor total = whole.to(sum_in);
+  for (int64_t d = whole.dim() - 1; d >= 0; --d)
+    if (whole.size(d) != 1 && (d < lead || like.size(d - lead) == 1))
+      total = at::sum(total, {d}, /*keepdim=*/true);
+  return total.to(like.scalar_type());
+}
+
+// Runs the space's kernel and returns its 'r' outputs summed, output i as dtypes[i].
+inline std::vector<at::Tensor> sum_inside(Request request, Space& space, const SumPlan& plan,
+                                          at::ArrayRef<at::ScalarType> dtypes) {
+  std::optional<CudaScope> scope;
+  if (request.device.is_cuda()) scope.emplace(request.device);
+  choose_family(request, space, plan);
+  const Compiled kernel = KernelTable::get().find(request, space);
+  const SumLaunch how = cut(request, plan, kernel.max_grid, false);
+  const int64_t count = int64_t(dtypes.size());
+  const at::ScalarType summed_in = sum_dtype(request.device, request.use_double);
+  at::Tensor partial = allocate({how.parts, count * plan.kept}, {}, summed_in, request.device);
+  if (!request.device.is_cuda()) partial.zero_();  // threads add to their row, blocks write it
+  int64_t n = 0;
+  for (int i = 0; i < space.outputs; ++i) {
+    Operand& op = space.operand[i];
+    if (op.walk != 'r') continue;
+    op.word = reinterpret_cast<uint64_t>(partial.mutable_data_ptr()) +
+              uint64_t(n++ * plan.kept * op.bytes());
+    op.stride[2] = count * plan.kept;  // from one part to the next
+  }
+  launch_sum(request, space, plan, kernel, how);
+  return totals(partial, dtypes);
+}
+
+}  // namespace megafuse

@@ -1,0 +1,132 @@
+// layernorm_linear: layer_norm(x)·weightᵀ + bias
+#pragma once
+
+#include "programs/linear.h"
+#include "core/rows.h"
+
+namespace megafuse {
+
+inline const Op& layer_norm_op() {
+  static Op* const op = [] {
+    Op* made = internal_op("layer_norm", 4);
+    add_number(made, "eps");
+    return made;
+  }();
+  return *op;
+}
+
+// Of each row, for the norm's backward.
+struct RowMoments {
+  at::Tensor mean, scale;
+
+  bool defined() const { return mean.defined(); }
+  static RowMoments of(const at::Tensor& matrix) {
+    const bool use_double = matrix.scalar_type() == at::kDouble;
+    return {one_a_row(matrix, use_double), one_a_row(matrix, use_double)};
+  }
+  // As the last outputs of a norm, if they are wanted.
+  void write(RowLaunch& launch) const {
+    if (!defined()) return;
+    launch.write_once(mean, 0);
+    launch.write_once(scale, 1);
+  }
+  void read(RowLaunch& launch) const {
+    launch.read(&mean, 0);
+    launch.read(&scale, 0);
+  }
+};
+
+// The rows of a matrix normed, then scaled by `weight` and shifted by `bias` where these are
+// defined, written to `out`, where that is, and their moments to `moments`.
+inline at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                             double eps, const RowMoments& moments, at::Tensor out = {}) {
+  if (!out.defined()) out = new_matrix(x.size(0), x.size(1), x);
+  if (x.numel() == 0) return out;
+  Call call{&layer_norm_op()};
+  call.number[0] = eps;
+  RowLaunch launch(call, Family::kRowsForward, x.sizes(), x.device());
+  launch.write(out, 0);
+  moments.write(launch);
+  launch.read(&x, 0);
+  launch.read(&weight, 1);
+  launch.read(&bias, 0);
+  launch.run(x.scalar_type(), {});
+  return out;
+}
+
+struct LayerNormGradients {
+  at::Tensor x, weight, bias;
+};
+
+// Its gradients: `weight_like` and `bias_like` are defined where theirs are wanted. That of x is
+// written over dy, if dy is `into`.
+inline LayerNormGradients layer_norm_grad(const at::Tensor& dy, const at::Tensor& x,
+                                          const RowMoments& moments, const at::Tensor& weight,
+                                          double eps, at::Tensor into, at::Tensor weight_like,
+                                          at::Tensor bias_like) {
+  if (x.numel() == 0) {
+    auto zeros = [](const at::Tensor& like) {
+      return like.defined() ? at::zeros_like(like) : like;
+    };
+    return {into, zeros(weight_like), zeros(bias_like)};
+  }
+  Call call{&layer_norm_op()};
+  call.number[0] = eps;
+  RowLaunch launch(call, Family::kRowsBackward, x.sizes(), x.device());
+  if (into.defined()) launch.write(into, 0);
+  if (weight_like.defined()) launch.sum(1, weight_like.scalar_type());
+  if (bias_like.defined()) launch.sum(2, bias_like.scalar_type());
+  launch.read(&dy, 0);
+  launch.read(&x, 0);
+  moments.read(launch);
+  launch.read(&weight, 1);
+  const auto sums = launch.run(x.scalar_type(), {});
+  LayerNormGradients gradients{into, {}, {}};
+  if (weight_like.defined()) gradients.weight = sums.front();
+  if (bias_like.defined()) gradients.bias = sums.back();
+  return gradients;
+}
+
+struct LayernormLinear : Program {
+  enum { kX, kNormWeight, kNormBias, kWeight, kBias, kEps };
+  enum { kNormed = 5, kMean, kScale };  // saved, after the tensors
+
+  // Kept: the normed rows, which the GEMM reads anyway, and their moments.
+  Results forward(const Call& call, const Agreement&, const RandomState&,
+                  bool keep) const override {
+    const at::Tensor& x = *call.tensor[kX];
+    const at::Tensor rows = as_matrix(x);
+    const RowMoments moments = keep ? RowMoments::of(rows) : RowMoments();
+    const at::Tensor normed = layer_norm(rows, argument(call, kNormWeight),
+                                         argument(call, kNormBias), call.number[kEps], moments);
+    const LinearResult result =
+        linear({normed, as_operand(*call.tensor[kWeight]), as_vector(argument(call, kBias))});
+    Results results{with_rows_of(x, result.out)};
+    if (keep)
+      for (const at::Tensor& t : {normed, moments.mean, moments.scale})
+        results.push_back(with_rows_of(x, t));
+    return results;
+  }
+
+  Gradients backward(const BackwardCall& b) const override {
+    const at::Tensor& x = b.saved[kX];
+    const at::Tensor dy = as_operand(b.grads[0]);
+    Gradients gradients(5);
+    if (b.wanted[kBias]) gradients[kBias] = sum_rows(dy);
+    if (b.wanted[kWeight]) gradients[kWeight] = grad_weight(dy, as_matrix(b.saved[kNormed]));
+    if (!b.wanted[kX] && !b.wanted[kNormWeight] && !b.wanted[kNormBias]) return gradients;
+    // The gradient of x takes the place of that of the normed rows.
+    const at::Tensor dnormed = grad_input(dy, as_operand(b.saved[kWeight]));
+    auto like = [&](int i) { return b.wanted[i] ? b.like[i] : at::Tensor(); };
+    const auto norm = layer_norm_grad(
+        dnormed, as_matrix(x), {as_matrix(b.saved[kMean]), as_matrix(b.saved[kScale])},
+        b.saved[kNormWeight], b.call.number[kEps], b.wanted[kX] ? dnormed : at::Tensor(),
+        like(kNormWeight), like(kNormBias));
+    if (b.wanted[kX]) gradients[kX] = with_rows_of(x, norm.x);
+    gradients[kNormWeight] = norm.weight;
+    gradients[kNormBias] = norm.bias;
+    return gradients;
+  }
+};
+
+}  // namespace megafuse

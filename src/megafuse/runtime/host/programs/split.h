@@ -1,0 +1,193 @@
+// float32 products on the tensor cores of float16, as accurate as float32's own.
+//
+// Each operand is split into a high and a low half (kernels/split.h). Of the four products
+// low·low is below float32's last bit; the two mixed ones come first, as one GEMM of twice the
+// length, then high·high, added in pieces of K, because a tensor core rounds its sums towards zero:
+// the error grows with the length of a piece, not with its root. Against float64, relative to the
+// results' root mean square, on an H200:
+//
+//     M x K x N            float32, us  error   split, us  error, by length of a piece
+//   16384 x  768 x 2304        1174     5.0e-7   321  9.5e-7 (768)    426  5.0e-7 (384)
+//   16384 x 3072 x  768        1506     9.9e-7   431  9.5e-7 (768)    502  6.5e-7 (512)
+//    8192 x 4096 x 4096        5418    1.15e-6  1336 1.25e-6 (1024)  1656  6.5e-7 (512)
+//
+// (TF32: 2.9e-4.) cuBLAS's own error is 3.6e-7 to 1.2e-6, by the kernel it picks: pieces of 512 at
+// most keep ours below twice that. The times are the GEMMs' alone. A result is scaled back, and
+// gets its bias, activation and residual, in the pass that follows.
+#pragma once
+
+#include "programs/epilogue.h"
+#include "programs/gemm.h"
+#include "core/rows.h"
+
+namespace megafuse {
+
+// Where splitting pays: the passes around the GEMMs take longer than a small product.
+struct SplitShape {
+  int64_t m, n, k;
+
+  static constexpr int64_t kMostPerPiece = 512, kAlign = 8;
+
+  bool pays() const {
+    return k % kAlign == 0 && std::min({m, n, k}) >= 128 && m * n * k >= int64_t(1) << 29;
+  }
+  int64_t pieces() const { return (k + kMostPerPiece - 1) / kMostPerPiece; }
+  // All pieces but the last are as long as the first.
+  int64_t per_piece() const {
+    const int64_t each = (k + pieces() - 1) / pieces();
+    return (each + 63) / 64 * 64;
+  }
+};
+
+struct Halves {
+  at::Tensor source;     // [rows, k] float32, rows contiguous
+  at::Tensor low, high;  // views of both, [rows, 2 k] float16
+  at::Tensor both;
+  at::Tensor exponents;  // [rows]
+};
+
+// `matrix` split row by row; low half first, or last, so that the mixed products are one GEMM.
+inline Halves split_rows(const at::Tensor& matrix, bool low_first) {
+  static Op* const op = internal_op("split_halves", 8);
+  Halves halves;
+  halves.source = matrix.stride(1) == 1 ? matrix : matrix.contiguous();
+  const int64_t rows = matrix.size(0), k = matrix.size(1);
+  halves.both = allocate({rows, 2 * k}, {}, at::kHalf, matrix.device());
+  halves.low = halves.both.narrow(1, low_first ? 0 : k, k);
+  halves.high = halves.both.narrow(1, low_first ? k : 0, k);
+  halves.exponents = allocate({rows}, {}, at::kFloat, matrix.device());
+  const Call call{op};
+  RowLaunch launch(call, Family::kRowsForward, matrix.sizes(), matrix.device());
+  launch.write(halves.low, 0);
+  launch.write(halves.high, 1);
+  launch.write_once(seen_as(halves.exponents, {rows, 1}, {1, 1}), 0);
+  launch.read(&halves.source, 0);
+  launch.run(at::kFloat, {});
+  return halves;
+}
+
+// The kernel of split_mend.h, loaded once for each device.
+inline void* mend_kernel(c10::Device device) {
+  static Mutex mutex;
+  static auto* const loaded = new std::unordered_map<int, void*>;
+  {
+    std::shared_lock<Mutex> lock(mutex);
+    const auto found = loaded->find(device.index());
+    if (C10_LIKELY(found != loaded->end())) return found->second;
+  }
+  void* const function = [&] {
+    GilAcquire gil;
+    Owned module(PyImport_ImportModule("megafuse.runtime.build"));
+    Owned built(
+        PyObject_CallMethod(module.object, "worker", "si", "split_mend", int(device.index())));
+    PyObject* cubin;
+    const char* symbol;
+    if (!PyArg_ParseTuple(built.object, "Ss", &cubin, &symbol)) throw python_error();
+    return Driver::get().load(PyBytes_AS_STRING(cubin), symbol);
+  }();
+  std::unique_lock<Mutex> lock(mutex);
+  return loaded->emplace(device.index(), function).first->second;
+}
+
+// Rows with Inf or NaN (kernels/split_mend.h).
+inline void mend_product(const at::Tensor& product, const Halves& a, const Halves& b) {
+  struct {
+    void* product;
+    const void *a, *b;
+    int64_t a_stride, b_stride;
+    const void *a_exponent, *b_exponent;
+    int64_t m, n, k;
+  } mend{product.mutable_data_ptr(),
+         a.source.const_data_ptr(),
+         b.source.const_data_ptr(),
+         a.source.stride(0),
+         b.source.stride(0),
+         a.exponents.const_data_ptr(),
+         b.exponents.const_data_ptr(),
+         product.size(0),
+         product.size(1),
+         a.source.size(1)};
+  constexpr int64_t kThreads = 256;
+  const c10::Device device = product.device();
+  CudaScope scope(device);
+  void* params[] = {&mend};
+  launches.fetch_add(1, std::memory_order_relaxed);
+  const Driver& driver = Driver::get();
+  driver.check(driver.LaunchKernel(
+                   mend_kernel(device), unsigned((mend.m + mend.n + kThreads - 1) / kThreads), 1, 1,
+                   unsigned(kThreads), 1, 1, 0, current_stream(device), params, nullptr),
+               "a kernel launch");
+}
+
+// a·bᵀ, still scaled; nothing where cuBLASLt does not take it.
+inline at::Tensor split_product(const Halves& a, const Halves& b) {
+  const SplitShape shape{a.source.size(0), b.source.size(0), a.source.size(1)};
+  at::Tensor product = allocate({shape.m, shape.n}, {}, at::kFloat, a.source.device());
+  constexpr float kLowUnit = 1.0f / 2048;
+  Gemm mixed{a.both, b.both.t(), product, {}, {}, {}};
+  mixed.alpha = kLowUnit;
+  if (!run_gemm(mixed)) return {};
+  for (int64_t first = 0; first < shape.k; first += shape.per_piece()) {
+    const int64_t length = std::min(shape.per_piece(), shape.k - first);
+    if (!run_gemm({a.high.narrow(1, first, length),
+                   b.high.narrow(1, first, length).t(),
+                   product,
+                   product,
+                   {},
+                   {}}))
+      return {};
+  }
+  mend_product(product, a, b);
+  return product;
+}
+
+inline const Op& split_epilogue_op() {
+  static Op* const op = [] {
+    Op* made = internal_op("split_epilogue", 9);
+    add_choice(made, "act", {"none", "relu", "gelu", "gelu_tanh"});
+    return made;
+  }();
+  return *op;
+}
+
+// out = act(product, scaled back, + bias) + residual, and pre; `out` or `pre` may be `product`.
+inline void finish_split(const at::Tensor& product, const Halves& a, const Halves& b,
+                         const at::Tensor& bias, Act act, const at::Tensor& residual,
+                         const at::Tensor& out, const at::Tensor& pre) {
+  Pass pass(split_epilogue_op(), Family::kForward, out);
+  pass.call.choice[0] = uint8_t(act);
+  pass.write(out);
+  if (pre.defined()) pass.write(pre, 1);
+  pass.read(product).read(a.exponents.unsqueeze(1)).read(b.exponents);
+  bias.defined() ? pass.read(bias) : pass.read(0.0);
+  residual.defined() ? pass.read(residual) : pass.read(0.0);
+  pass.run();
+}
+
+inline bool splits(const at::Tensor& a, const SplitShape& shape) {
+  return a.is_cuda() && a.scalar_type() == at::kFloat && fp32_products() == Fp32Matmul::kSplit &&
+         shape.pays();
+}
+
+inline std::optional<LinearResult> split_linear(const LinearCall& call) {
+  if (!splits(call.x, {call.x.size(0), call.weight.size(0), call.x.size(1)})) return std::nullopt;
+  const Halves x = split_rows(call.x, true), weight = split_rows(call.weight, false);
+  LinearResult result{split_product(x, weight), {}};
+  if (!result.out.defined()) return std::nullopt;
+  if (call.want_pre) result.pre = at::empty_like(result.out);
+  finish_split(result.out, x, weight, call.bias, call.act, call.residual, result.out, result.pre);
+  return result;
+}
+
+// out = a·b, or out += a·b; false where it was not done.
+inline bool split_multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
+                           bool add) {
+  if (!splits(a, {a.size(0), b.size(1), a.size(1)}) || !out.is_contiguous()) return false;
+  const Halves rows = split_rows(a, true), columns = split_rows(b.t(), false);
+  const at::Tensor product = split_product(rows, columns);
+  if (!product.defined()) return false;
+  finish_split(product, rows, columns, {}, Act::kNone, add ? out : at::Tensor(), out, {});
+  return true;
+}
+
+}  // namespace megafuse
