@@ -151,11 +151,14 @@ struct ScalarsAndDraws {
 // A functor with its scalars read from the words. Functors take them as a pointer.
 template <class K>
 MF_INLINE typename K::Functor make_functor(const u64* words) {
-  if constexpr (K::typed) return typename K::Functor(words + K::scalar);
-  typename K::Compute scalars[K::scalars + 1] = {};
-  for (int i = 0; i < K::scalars; ++i)
-    scalars[i] = typename K::Compute(bits_as<double>(words[K::scalar + i]));
-  return typename K::Functor(scalars);
+  if constexpr (K::typed) {
+    return typename K::Functor(words + K::scalar);
+  } else {
+    typename K::Compute scalars[K::scalars + 1] = {};
+    for (int i = 0; i < K::scalars; ++i)
+      scalars[i] = typename K::Compute(bits_as<double>(words[K::scalar + i]));
+    return typename K::Functor(scalars);
+  }
 }
 
 // A number that came as a word.
