@@ -92,7 +92,16 @@ _REFUSED: dict[str, tuple[str, str]] = {
         ),
     ),
     **dict.fromkeys(
-        ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__complex__", "__array__"),
+        (
+            "item",
+            "tolist",
+            "numpy",
+            "__float__",
+            "__int__",
+            "__index__",
+            "__complex__",
+            "__array__",
+        ),
         (_READS, "Keep it a tensor, or pass the number as an argument of the fused function."),
     ),
     **dict.fromkeys(
