@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import sympy
@@ -14,7 +15,7 @@ Coordinates = tuple[sympy.Expr, ...]
 
 
 def affine(expr: Size, axes: Sequence[sympy.Symbol]) -> tuple[Size, list[Size]] | None:
-    """(start, a step for each axis) with expr = start + Σ step · axis; None if it is no such sum."""
+    """(start, a step for each axis) of expr = start + Σ step · axis; None if it is no such sum."""
     expr = sympy.sympify(expr)
     wanted = set(axes)
     if not expr.free_symbols & wanted:
@@ -107,7 +108,7 @@ def collapsed(strides: Sequence[Size], shape: Sequence[Size], last: int) -> list
     outer, inner = list(strides[:-last]), list(strides[-last:])
     sizes = shape[-last:]
     kept = [(s, n) for s, n in zip(inner, sizes, strict=True) if n != 1]
-    for (stride, _), (below, size) in zip(kept, kept[1:], strict=False):
+    for (stride, _), (below, size) in itertools.pairwise(kept):
         if not same(stride, below * size):
             return None
     return [*outer, kept[-1][0] if kept else 0]

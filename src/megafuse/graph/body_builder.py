@@ -261,7 +261,8 @@ class BodyBuilder:
     def _tests(self, place: sympy.Expr, size: Size) -> list[Term]:
         if within(place, self.shape, size):
             return []
-        term, found = self.index.term(place), []
+        term = self.index.term(place)
+        found: list[Term] = []
         if not self._is_proven(place):
             found.append(Applied(PRIMS["ge"], (term, Written(0, dtype="Long")), dtype="Bool"))
         if not self._is_proven(size - 1 - place):

@@ -355,13 +355,14 @@ def _turned(shape: tuple[Size, ...], read: Read, cluster: Cluster) -> Coordinate
     found = [
         sympy.Integer(0) if size == 1 else places.get(axis(dim)) for dim, size in enumerate(shape)
     ]
-    return None if None in found else tuple(found)  # type: ignore[arg-type]
+    return None if None in found else tuple(found)
 
 
 def _permute(cluster: Cluster, order: list[int]) -> None:
     """The domain's axes in another order."""
     cluster.shape = tuple(cluster.shape[d] for d in order)
     anew = {axis(old): axis(new) for new, old in enumerate(order)}
-    for table in (cluster.coordinates, cluster.inner):
-        for value, at in table.items():
-            table[value] = tuple(i.xreplace(anew) for i in at)  # type: ignore[index]
+    for value, at in cluster.coordinates.items():
+        cluster.coordinates[value] = tuple(i.xreplace(anew) for i in at)
+    for reduction, at in cluster.inner.items():
+        cluster.inner[reduction] = tuple(i.xreplace(anew) for i in at)

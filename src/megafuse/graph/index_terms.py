@@ -1,4 +1,4 @@
-"""Coordinates as terms: index operands where they are affine in the axes, else arithmetic on these."""
+"""Coordinates as terms: index operands where they are affine in the axes, else made of these."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A graph cut into kernels and calls: partition(graph) is a Plan.
 
-stages.py       reductions in the form that kernels have: over the last dimensions, or by the library
+stages.py       reductions as kernels have them: over the last dimensions, or by the library
 storage.py      what must lie in memory
 reads.py        what a value reads, seen through views
 clusters.py     who shares a kernel
@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 
 from megafuse.graph.affine import contiguous
 from megafuse.graph.clusters import Cluster, Clusters
-from megafuse.graph.cost import Device, recomputes
-from megafuse.graph.ir import Extern, Graph, Number, Reduce, Result, Size, Value
+from megafuse.graph.cost import Device, moves, recomputes
+from megafuse.graph.ir import Extern, Graph, Number, Reduce, Result, Size, Value, axis
 from megafuse.graph.kernels import Kernels
 from megafuse.graph.numbers import number_of
 from megafuse.graph.plan import Buffer, Call, Cut, Kernel, Plan, Tensor
@@ -78,11 +78,28 @@ class _Partition:
             others = readers.get(value, set()) - {cluster.number}
             if value in self.stored or not others:
                 continue
-            own = value.dtype.itemsize
-            if cone.reduces or not recomputes(
-                self.device, cone.cost, cone.bytes(value), own, len(others)
-            ):
+            if not self._is_made_anew(value, cone, others):
                 self.stored[value] = None
+
+    def _is_made_anew(self, value: Value, cone: Cone, others: set[int]) -> bool:
+        """Whether those who read it compute it themselves."""
+        if cone.reduces:
+            return False
+        own, moved = value.dtype.itemsize, cone.bytes(value)
+        if len(others) == 1 and self._is_read_once(value):
+            return moves(cone.cost, moved, own)
+        return recomputes(self.device, cone.cost, moved, own, len(others))
+
+    def _is_read_once(self, value: Value) -> bool:
+        """Whether there is one reader, of each element once."""
+        readers = [r for r in self.reads.readers.get(value, ()) if r[0] in self.clusters.of]
+        if len(readers) != 1:
+            return False
+        ((reader, read),) = readers
+        if read.at is None or isinstance(reader, Reduce):
+            return False
+        used = {symbol for place in read.at for symbol in place.free_symbols}
+        return all(size == 1 or axis(d) in used for d, size in enumerate(reader.shape))
 
     def _whole_cone(self, value: Value, cones: dict[Value, Cone]) -> Cone:
         """What it takes to compute the value from memory."""

@@ -36,7 +36,7 @@ class Stages:
         shape = value.source.shape
         wide = [d for d in range(len(shape)) if shape[d] != 1]
         dims = [d for d in value.dims if d in wide]
-        last = []
+        last: list[int] = []
         while wide and dims and dims[-1] == wide[-1]:
             last.insert(0, dims.pop())
             wide.pop()

@@ -1,4 +1,4 @@
-"""Which values must lie in memory, and how: outputs, what the library reads, what is read anywhere."""
+"""Which values must lie in memory, and how: outputs, and what is not read by generated kernels."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _layouts(base: Value, value: Value, at: Coordinates, strides: Strides) -> li
     places = {axis(dim): stride for dim, stride in enumerate(strides)}
     turned: list[Size] = []
     for place, size in zip(at, base.shape, strict=True):
-        turned.append(places.get(place, 0 if size == 1 else None))  # type: ignore[call-overload]
+        turned.append(places.get(place, 0 if size == 1 else None))
     if None not in turned and len(value.shape) >= sum(size != 1 for size in base.shape):
         found.insert(0, tuple(turned))
     return found
