@@ -16,7 +16,7 @@ import torch
 from megafuse.codegen.body import Applied, Fetched, Loaded, Reduced, Scalar, Term, Written
 from megafuse.codegen.prims import PRIMS
 from megafuse.graph.affine import Coordinates, affine, broadcast_at, collapsed, flat, mapped
-from megafuse.graph.clusters import Cluster
+from megafuse.graph.cluster import Cluster
 from megafuse.graph.coordinates import within
 from megafuse.graph.index_terms import IndexTerms
 from megafuse.graph.ir import (

@@ -17,7 +17,8 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from megafuse.graph.affine import contiguous
-from megafuse.graph.clusters import Cluster, Clusters
+from megafuse.graph.cluster import Cluster
+from megafuse.graph.clusters import Clusters
 from megafuse.graph.cost import Device, moves, recomputes
 from megafuse.graph.ir import Extern, Graph, Number, Reduce, Result, Size, Value, axis
 from megafuse.graph.kernels import Kernels
@@ -64,7 +65,7 @@ class _Partition:
     def _store_what_others_read(self) -> None:
         """A member that another kernel reads is stored, unless that computes it anew."""
         readers: dict[Value, set[int]] = {}
-        for cluster in self.clusters.all.values():
+        for cluster in self.clusters.live():
             for value in cluster.sources:
                 readers.setdefault(value, set()).add(cluster.number)
         cones: dict[Value, Cone] = {}
@@ -169,12 +170,14 @@ class _Partition:
 
     def _ordered(self) -> list[Cluster]:
         """Each after those it reads from, else in the graph's order."""
-        clusters = self.clusters.all
-        waits = {number: len(c.before & clusters.keys()) for number, c in clusters.items()}
+        clusters = {c.number: c for c in self.clusters.live()}
+        waits: dict[int, int] = {}
         after: dict[int, list[int]] = {}
         for number, cluster in clusters.items():
-            for below in cluster.before & clusters.keys():
-                after.setdefault(below, []).append(number)
+            below = self.clusters.before(cluster)
+            waits[number] = len(below)
+            for earlier in below:
+                after.setdefault(earlier.number, []).append(number)
         ready = [(clusters[n].first, n) for n, count in waits.items() if count == 0]
         heapq.heapify(ready)
         ordered = []
