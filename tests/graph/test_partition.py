@@ -156,6 +156,34 @@ def argmax_of(x):
     return (x * 2).argmax(-1), x.max(-1).values
 
 
+def column_sum(x):
+    return torch.exp(x).sum(0) * 2
+
+
+def mse(x, y):
+    return ((x - y) ** 2).mean()
+
+
+def batch_stats(x):
+    return (x * 2).sum((0, 2, 3)), torch.relu(x)
+
+
+def cross_entropy(x, target):
+    return F.cross_entropy(x, target)
+
+
+def log_likelihood(x, weight):
+    return -(torch.log_softmax(x, -1) * weight).sum(-1).mean()
+
+
+def several_dims(x):
+    return x.prod(0), x.amax((0, 1)), (x > 0).any(0), x.argmin(0)
+
+
+def global_norm(x):
+    return x / x.norm()
+
+
 r = torch.randn
 ZOO: dict[Function, tuple[tuple[Any, ...], int]] = {
     gated_norm: ((r(6, 8), r(6, 8), r(8)), 1),
@@ -179,6 +207,13 @@ ZOO: dict[Function, tuple[tuple[Any, ...], int]] = {
     windows: ((r(4, 6),), 1),
     argmax_of: ((r(4, 6),), 1),
     through_mm: ((r(4, 6), r(6, 6)), 2),
+    column_sum: ((r(4, 6),), 2),
+    mse: ((r(4, 6), r(4, 6)), 2),
+    batch_stats: ((r(4, 6, 3, 5),), 1),
+    cross_entropy: ((r(4, 6), torch.tensor([1, 2, 0, 5])), 1),
+    log_likelihood: ((r(4, 6), r(4, 6)), 2),
+    several_dims: ((r(4, 6, 3),), 1),
+    global_norm: ((r(4, 6),), 3),
 }
 
 

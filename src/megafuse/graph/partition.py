@@ -45,12 +45,11 @@ class _Partition:
     def __init__(
         self, graph: Graph, name: str, device: Device, fresh: Collection[int], rounds: bool
     ) -> None:
-        self.graph, self.device = graph, device
-        stages = Stages(_live(graph))
-        self.values = stages.values
-        storage = Storage(graph, self.values, fresh)
+        stages = Stages(graph, _live(graph))
+        self.graph, self.values, self.device = stages.graph, stages.values, device
+        storage = Storage(self.graph, self.values, fresh)
         for reduction in stages.calls:
-            storage.argument(reduction.source)
+            storage.argument(reduction.operands[0])
         self.stored = storage.strides
         self.calls: set[Value] = set(stages.calls)
         self.reads = Reads(self.values, set(self.stored), self.calls)
