@@ -130,8 +130,10 @@ class _Run:
         rows = [*shape[:-1], 1]
         for term, operand in zip(step.body.row_outputs, step.row_outputs, strict=True):
             assert operand.strides[-1] == 0
-            value = body.values[term].expand(shape)
-            self.store(operand, value[..., :1], rows, term)
+            value = body.values[term]
+            if value.dim() == len(shape) and value.shape[-1] > 1:
+                value = value[..., :1]
+            self.store(operand, value, rows, term)
         self.written.update(step.writes)
 
     def store(self, operand: Operand, value: torch.Tensor, shape: list[int], term: Term) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -73,7 +74,17 @@ def recombined(expr: sympy.Expr) -> sympy.Expr:
 def mapped(at: Sequence[Size], coordinates: Sequence[Size], domain: Sequence[Size]) -> Coordinates:
     """`at`, written in a value's own axes, for a value that is read at `coordinates`."""
     places = {axis(dim): sympy.sympify(place) for dim, place in enumerate(coordinates)}
-    return tuple(simplified([sympy.sympify(a).xreplace(places) for a in at], domain))
+    shape = tuple(domain)
+    return tuple(_simple(sympy.sympify(a).xreplace(places), shape) for a in at)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _simple(expr: sympy.Expr, domain: tuple[Size, ...]) -> sympy.Expr:
+    """Layers repeat, and so do these: a proof that a quotient is needless takes milliseconds."""
+    if expr.has(FloorDiv, Mod, PythonMod):
+        return simplified([expr], domain)[0]
+    alone = {axis(dim): sympy.Integer(0) for dim, size in enumerate(domain) if size == 1}
+    return expr.xreplace(alone) if alone else expr
 
 
 def broadcast_at(shape: Sequence[Size], into: Sequence[Size]) -> Coordinates:

@@ -292,9 +292,7 @@ class Clusters:
                 return True
             if cluster.last < start.first:
                 continue
-            for number in cluster.before:
-                below = self.all[number]
-                if below not in seen:
-                    seen.add(below)
-                    stack.append(below)
+            below = self.before(cluster) - seen
+            seen |= below
+            stack += below
         return False

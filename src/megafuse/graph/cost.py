@@ -83,7 +83,7 @@ def recomputes(device: Device, cost: int, leaf_bytes: int, own_bytes: int, reade
     stored = own_bytes * (1 + readers)
     moved = leaf_bytes * readers
     spare = MACHINES[device].spare * own_bytes
-    return moved <= stored and cost <= spare
+    return moved < stored and cost <= spare
 
 
 # A value with one reader is not computed again but elsewhere, unless the reader has more elements
@@ -99,4 +99,5 @@ def moves(cost: int, leaf_bytes: int, own_bytes: int) -> bool:
 
 def numel(shape: tuple[Size, ...]) -> Size:
     """How many elements."""
-    return sympy.prod(shape)
+    size = sympy.sympify(sympy.prod(shape))
+    return int(size) if size.is_Integer else size

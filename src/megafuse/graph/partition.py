@@ -142,7 +142,7 @@ class _Partition:
             return self.tensors[value]
         base, at = base_of(value)
         tensor = self.tensors[base]
-        found = view_strides(base.shape, tensor.strides, value, at)
+        found = view_strides(tensor.strides, value, at)
         assert found is not None, f"{value.name} is no view of {base.name}"
         return Tensor(tensor.buffer, value.shape, found[0], tensor.offset + found[1])
 
@@ -163,9 +163,30 @@ class _Partition:
                 self._allocate(value)
             if stored:
                 steps += self.kernels.of(cluster, stored)
-        outputs = [self._output(value) for value in self.graph.outputs]
-        cuts = [Cut(value, reason) for value, reason in self.clusters.cuts.items()]
-        return Plan(self.arguments, steps, outputs, cuts)
+        places = zip(self.graph.outputs, self.graph.strides, strict=True)
+        outputs = [self._output(value, strides is None) for value, strides in places]
+        return Plan(self.arguments, steps, outputs, self._cuts())
+
+    def _cuts(self) -> list[Cut]:
+        """A reason for each value that a kernel reads from memory though another step made it."""
+        found: dict[Value, Cut] = {}
+        for reader, cluster in self.clusters.of.items():
+            if cluster.call or reader not in self.reads.solid:
+                continue
+            for read in self.reads.of(reader):
+                source = self.clusters.of.get(read.value)
+                if source is None or source is cluster or read.value not in self.tensors:
+                    continue
+                reason = self.clusters.cuts.get(reader, "")
+                if source.call:
+                    reason = f"{_library_name(read.value)} is the library's"
+                found.setdefault(read.value, Cut(read.value, reader, reason))
+        for value in (v for v in self.values if isinstance(v, Extern)):
+            for arg in tensor_arguments(value):
+                base, _ = base_of(arg)
+                if base in self.clusters.of and base not in found:
+                    found[base] = Cut(base, value, f"{_library_name(value)} is the library's")
+        return list(found.values())
 
     def _ordered(self) -> list[Cluster]:
         """Each after those it reads from, else in the graph's order."""
@@ -218,15 +239,16 @@ class _Partition:
             raise NotImplementedError(f"the library takes {arg.name} as a number")
         return number
 
-    def _output(self, value: Value | None) -> Tensor | Size | float | None:
+    def _output(self, value: Value | None, is_number: bool) -> Tensor | Size | float | None:
         if value is None:
             return None
-        place = self.graph.outputs.index(value)
-        if self.graph.strides[place] is None:
-            number = number_of(value)
-            if number is not None:
-                return number
-        return self.tensor(value)
+        number = number_of(value) if is_number else None
+        return self.tensor(value) if number is None else number
+
+
+def _library_name(value: Value) -> str:
+    made = value.extern if isinstance(value, Result) else value
+    return str(made.target).removeprefix("aten.") if isinstance(made, Extern) else made.name
 
 
 def _live(graph: Graph) -> list[Value]:

@@ -45,7 +45,7 @@ class Stages:
             self.values.append(mine)
         for value in self.values:
             if isinstance(value, Extern):
-                value.results = tuple(self._made.get(r, r) for r in value.results)  # type: ignore[misc]
+                value.results = tuple(self._made[r] for r in value.results if r in self._made)  # type: ignore[misc]
         outputs = [None if out is None else self._made[out] for out in graph.outputs]
         self.graph = replace(graph, outputs=outputs)
 
@@ -56,7 +56,7 @@ class Stages:
         if all(self._made[operand] is operand for operand in value.operands):
             return value if not isinstance(value, Extern) else copy.copy(value)
         mine = copy.copy(value)
-        for field in fields(mine):  # type: ignore[arg-type]
+        for field in fields(mine):
             old = getattr(mine, field.name)
             if field.name != "results" and isinstance(old, (Value, tuple, list, dict)):
                 setattr(mine, field.name, pytree.tree_map_only(Value, self._made.get, old))
@@ -67,7 +67,7 @@ class Stages:
         if kept and not others:
             return value
         count = numel(tuple(value.source.shape[d] for d in value.dims))
-        if count.is_number and count <= LONGEST_ALONE:
+        if isinstance(count, int) and count <= LONGEST_ALONE:
             return value
         if value.kind in _STAGED and kept and last:
             value = self._split(value, last)
