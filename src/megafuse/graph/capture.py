@@ -135,6 +135,7 @@ def _capture(
         captured = _Trace(function, arguments, spec, dict(decompositions)).captured()
     _refuse_shared_memory(captured, [leaf for _, leaf in paths])
     captured.symbols = _symbols(arguments)
+    _refuse_values(captured)
     captured.guards = _guards(stand_ins.shapes, captured.symbols)
     return captured
 
@@ -404,6 +405,21 @@ def _clear_errors() -> Iterator[None]:
             "Pass it as an argument: what it holds may change between calls.",
             origin.of_error(error.__traceback__),
         ) from error
+
+
+def _refuse_values(captured: Captured) -> None:
+    """A size that no argument's size explains was read from a tensor's memory."""
+    for part in (captured.forward, captured.backward):
+        for node in part.graph.nodes if part is not None else ():
+            for leaf in pytree.tree_leaves(node.meta.get("val")):
+                sizes = leaf.shape if isinstance(leaf, torch.Tensor) else [leaf]
+                exprs = [size.node.expr for size in sizes if isinstance(size, torch.SymInt)]
+                if not all(expr.free_symbols <= captured.symbols.keys() for expr in exprs):
+                    raise CaptureError(
+                        "A size is read from a tensor's value, but there is none while fuse traces.",
+                        "Pass it as a number.",
+                        origin.parsed(node.meta.get("stack_trace")),
+                    )
 
 
 def _refuse_shared_memory(captured: Captured, leaves: list[Any]) -> None:

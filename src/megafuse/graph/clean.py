@@ -1,4 +1,4 @@
-"""Passes that make a graph smaller and leave its meaning: constants, views of views, twins, the dead.
+"""Passes that make a graph smaller and keep its meaning: constants, views of views, twins, the dead.
 
 Each takes a Graph and returns another, validated; values are copied, never changed.
 """
@@ -14,7 +14,7 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
-from megafuse.graph.coordinates import identity, same_shape, simplified
+from megafuse.graph.coordinates import identity, same_shape, simplified, within
 from megafuse.graph.interpret import evaluate_prim
 from megafuse.graph.ir import (
     Constant,
@@ -179,8 +179,6 @@ def _no_mask(value: Value) -> Value | None:
     """A load that is within bounds everywhere is a view."""
     if not isinstance(value, Gather) or any(isinstance(a, Value) for a in value.at):
         return None
-    from megafuse.graph.coordinates import within
-
     at = [a for a in value.at if not isinstance(a, Value)]
     if all(within(a, value.shape, size) for a, size in zip(at, value.source.shape, strict=True)):
         return View(value.source, tuple(at), dtype=value.dtype, shape=value.shape)
