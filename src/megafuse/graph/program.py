@@ -15,7 +15,7 @@ from megafuse.codegen.functor import definition
 from megafuse.graph.ir import Graph, Input, Number, Size
 from megafuse.graph.plan import Address, Buffer, Call, Kernel, Operand, Plan, Tensor
 from megafuse.graph.symbols import Code
-from megafuse.runtime import build, cache
+from megafuse.runtime import cache, generated
 
 # What the host knows by number.
 _NUMBERED = {
@@ -148,7 +148,7 @@ class _Description:
     def kernel(self, step: Kernel) -> dict[str, Any]:
         text = definition(step.body)
         functor = f"{step.body.name}_{cache.key('functor', text)[:16]}"
-        build.declare_generated(functor, step.body)
+        generated.declare(functor, step.body)
         outputs = [
             *(self.walked(o, "c", i) for i, o in enumerate(step.outputs)),
             *(self.walked(o, "w", i) for i, o in enumerate(step.row_outputs)),

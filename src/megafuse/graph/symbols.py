@@ -16,13 +16,14 @@ from typing import Any
 
 import sympy
 
-OPCODES = (
-    "constant size stride offset number "
-    "add multiply floor_divide modulo minimum maximum power "
-    "equal not_equal less less_equal and or not to_real "
-    "real_add real_multiply real_divide real_power real_minimum real_maximum "
-    "real_equal real_not_equal real_less real_less_equal floor"
-).split()
+_OPCODES = """
+    constant size stride offset number
+    add multiply floor_divide modulo minimum maximum power
+    equal not_equal less less_equal and or not to_real
+    real_add real_multiply real_divide real_power real_minimum real_maximum
+    real_equal real_not_equal real_less real_less_equal floor
+"""
+OPCODES = tuple(_OPCODES.split())
 
 Instruction = tuple[int, int, int]
 
@@ -109,7 +110,8 @@ class Code:
             return self._add("floor_divide", whole, self._slot(bottom))
         args = [self._slot(arg) for arg in expr.args]
         if name in _FOLDED:
-            return reduce(lambda a, b: self._either(*_FOLDED[name], a, b), args)
+            integer, real = _FOLDED[name]
+            return reduce(lambda a, b: self._either(integer, real, a, b), args)
         if name in _BINARY:
             return self._add(_BINARY[name], *args)
         if name == "Pow":

@@ -1,6 +1,7 @@
 // A step that calls an ATen operation.
 #pragma once
 
+#include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "graph/memory.h"
@@ -15,19 +16,34 @@ struct Argument {
   int slot = -1;
   View view;
   std::vector<Argument> items;
-  c10::TypePtr type;  // of a list: what its items are declared as
+  c10::TypePtr type;       // of a list: what its items are declared as
+  bool as_tensor = false;  // a number where the schema has a tensor
 
   c10::IValue value(const Memory& memory) const {
     switch (kind) {
-      case Kind::kConstant: return constant;
-      case Kind::kInteger: return memory.slots[slot].integer;
-      case Kind::kReal: return memory.slots[slot].real;
-      case Kind::kTensor: return memory.view(view);
-      case Kind::kList: break;
+      case Kind::kConstant:
+        return number(constant);
+      case Kind::kInteger:
+        return number(memory.slots[slot].integer);
+      case Kind::kReal:
+        return number(memory.slots[slot].real);
+      case Kind::kTensor:
+        return memory.view(view);
+      case Kind::kList:
+        break;
     }
     c10::impl::GenericList list(type);
     for (const Argument& item : items) list.push_back(item.value(memory));
     return list;
+  }
+
+ private:
+  // Python's numbers promote nothing, also as tensors.
+  c10::IValue number(const c10::IValue& value) const {
+    if (!as_tensor || !value.isScalar()) return value;
+    at::Tensor made = c10::scalar_to_tensor(value.toScalar());
+    made.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return made;
   }
 };
 

@@ -107,8 +107,7 @@ inline Expected parse_expected(Reader r) {
     expected.fixed = Py_NewRef(r[1].object);
     return expected;
   }
-  if (kind != "tensor")
-    return {kind == "real" ? Expected::Kind::kReal : Expected::Kind::kInteger};
+  if (kind != "tensor") return {kind == "real" ? Expected::Kind::kReal : Expected::Kind::kInteger};
   return {Expected::Kind::kTensor, r[1].dtype(), c10::Device(r[2].text()), r[3].integer(),
           r[4].flag()};
 }
@@ -132,9 +131,8 @@ inline PyObject* add_variant(PyObject*, PyObject* args) {
   variant->unflatten = Py_NewRef(r["unflatten"].object);
   variant->writes = r["writes"].places();
   variant->results = r["results"].place();
-  variant->takes = r["takes"].all([](Reader t) {
-    return Taken{t[0].text() == "saved", t[1].place()};
-  });
+  variant->takes =
+      r["takes"].all([](Reader t) { return Taken{t[0].text() == "saved", t[1].place()}; });
   variant->differentiable = r["differentiable"].places();
   variant->gradients = r["gradients"].places();
   Function& function = function_of(handle);

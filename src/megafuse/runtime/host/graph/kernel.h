@@ -69,8 +69,8 @@ struct KernelStep {
     c10::SmallVector<megafuse::Shape, 8> stored;
     for (size_t i = 0; i < operands.size(); ++i)
       if (operands[i].buffer >= 0) stored.push_back(strides[i]);
-    TORCH_CHECK(lay_out(space, sizes, strides, memory_order(sizes, stored)), "megafuse: ",
-                functor->functor.name, " has more than ", kMaxDims, " dimensions");
+    TORCH_CHECK(lay_out(space, sizes, strides, memory_order(sizes, stored)),
+                "megafuse: ", functor->functor.name, " has more than ", kMaxDims, " dimensions");
     set_walks(space);
     return plan_pointwise(request, space, {});
   }

@@ -94,9 +94,8 @@ inline KernelStep parse_kernel(Reader r) {
     return KernelStep::Walked{o[0].place(),         o[1].dtype(), o[2].text()[0],
                               int8_t(o[3].place()), o[4].place(), o[5].places()};
   });
-  step.words = r["words"].all([](Reader w) {
-    return KernelStep::Word{w[0].place(), w[1].place()};
-  });
+  step.words =
+      r["words"].all([](Reader w) { return KernelStep::Word{w[0].place(), w[1].place()}; });
   return step;
 }
 
@@ -125,6 +124,8 @@ inline c10::IValue parse_value(PyObject* object, const c10::TypePtr& type) {
 inline Argument parse_argument(Reader r, const c10::TypePtr& type) {
   Argument made;
   const std::string kind = r[0].text();
+  const auto given = type->cast<c10::OptionalType>();
+  made.as_tensor = (given ? given->getElementType() : type)->kind() == c10::TypeKind::TensorType;
   if (const auto optional = type->cast<c10::OptionalType>(); optional && kind == "list")
     return parse_argument(r, optional->getElementType());
   if (kind == "constant") {
@@ -149,9 +150,8 @@ inline Argument parse_argument(Reader r, const c10::TypePtr& type) {
 }
 
 inline CallStep parse_call(Reader r) {
-  const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow(r["name"].text().c_str(),
-                                                     r["overload"].text().c_str());
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(r["name"].text().c_str(),
+                                                                 r["overload"].text().c_str());
   CallStep step{op, {}, r["writes"].places()};
   const auto& declared = op.schema().arguments();
   const Reader given = r["arguments"];
@@ -174,8 +174,7 @@ inline Step parse_step(Reader r) {
 // ("tensor", view, aliases), ("integer", slot), ("real", slot), ("none",)
 inline Output parse_output(Reader r) {
   const std::string kind = r[0].text();
-  if (kind == "tensor")
-    return {Output::Kind::kTensor, parse_view(r[1]), -1, r[2].flag()};
+  if (kind == "tensor") return {Output::Kind::kTensor, parse_view(r[1]), -1, r[2].flag()};
   if (kind == "none") return {};
   return {kind == "real" ? Output::Kind::kReal : Output::Kind::kInteger, {}, r[1].place()};
 }
@@ -189,9 +188,8 @@ inline Program parse_program(Reader r) {
   program.guards = r["guards"].places();
   program.buffers = r["buffers"].place();
   program.arguments = r["arguments"].places();
-  program.constants = r["constants"].all([](Reader c) {
-    return std::pair{c[0].place(), c[1].tensor()};
-  });
+  program.constants =
+      r["constants"].all([](Reader c) { return std::pair{c[0].place(), c[1].tensor()}; });
   program.steps = r["steps"].all(parse_step);
   program.outputs = r["outputs"].all(parse_output);
   return program;

@@ -81,7 +81,8 @@ struct Code {
 
   void run(at::ArrayRef<Leaf> leaves, Slots& slots) const {
     slots.resize(instructions.size());
-    for (size_t i = 0; i < instructions.size(); ++i) slots[i] = value(instructions[i], leaves, slots);
+    for (size_t i = 0; i < instructions.size(); ++i)
+      slots[i] = value(instructions[i], leaves, slots);
   }
 
  private:
@@ -93,38 +94,70 @@ struct Code {
     auto x = [&] { return slots[at.a].real; };
     auto y = [&] { return slots[at.b].real; };
     switch (at.opcode) {
-      case Opcode::kConstant: return constants[at.a];
-      case Opcode::kSize: return integer(leaves[at.a].tensor->size(at.b));
-      case Opcode::kStride: return integer(leaves[at.a].tensor->stride(at.b));
-      case Opcode::kOffset: return integer(leaves[at.a].tensor->storage_offset());
-      case Opcode::kNumber: return leaves[at.a].number;
-      case Opcode::kAdd: return integer(a() + b());
-      case Opcode::kMultiply: return integer(a() * b());
-      case Opcode::kFloorDivide: return integer(floor_divide(a(), b()));
-      case Opcode::kModulo: return integer(a() - floor_divide(a(), b()) * b());
-      case Opcode::kMinimum: return integer(std::min(a(), b()));
-      case Opcode::kMaximum: return integer(std::max(a(), b()));
-      case Opcode::kPower: return integer(integer_power(a(), b()));
-      case Opcode::kEqual: return integer(a() == b());
-      case Opcode::kNotEqual: return integer(a() != b());
-      case Opcode::kLess: return integer(a() < b());
-      case Opcode::kLessEqual: return integer(a() <= b());
-      case Opcode::kAnd: return integer(a() && b());
-      case Opcode::kOr: return integer(a() || b());
-      case Opcode::kNot: return integer(!a());
-      case Opcode::kToReal: return real(double(a()));
-      case Opcode::kRealAdd: return real(x() + y());
-      case Opcode::kRealMultiply: return real(x() * y());
-      case Opcode::kRealDivide: return real(x() / y());
-      case Opcode::kRealPower: return real(std::pow(x(), y()));
-      case Opcode::kRealMinimum: return real(std::min(x(), y()));
-      case Opcode::kRealMaximum: return real(std::max(x(), y()));
-      case Opcode::kRealEqual: return integer(x() == y());
-      case Opcode::kRealNotEqual: return integer(x() != y());
-      case Opcode::kRealLess: return integer(x() < y());
-      case Opcode::kRealLessEqual: return integer(x() <= y());
-      case Opcode::kFloor: return integer(int64_t(std::floor(x())));
-      case Opcode::kCount: break;
+      case Opcode::kConstant:
+        return constants[at.a];
+      case Opcode::kSize:
+        return integer(leaves[at.a].tensor->size(at.b));
+      case Opcode::kStride:
+        return integer(leaves[at.a].tensor->stride(at.b));
+      case Opcode::kOffset:
+        return integer(leaves[at.a].tensor->storage_offset());
+      case Opcode::kNumber:
+        return leaves[at.a].number;
+      case Opcode::kAdd:
+        return integer(a() + b());
+      case Opcode::kMultiply:
+        return integer(a() * b());
+      case Opcode::kFloorDivide:
+        return integer(floor_divide(a(), b()));
+      case Opcode::kModulo:
+        return integer(a() - floor_divide(a(), b()) * b());
+      case Opcode::kMinimum:
+        return integer(std::min(a(), b()));
+      case Opcode::kMaximum:
+        return integer(std::max(a(), b()));
+      case Opcode::kPower:
+        return integer(integer_power(a(), b()));
+      case Opcode::kEqual:
+        return integer(a() == b());
+      case Opcode::kNotEqual:
+        return integer(a() != b());
+      case Opcode::kLess:
+        return integer(a() < b());
+      case Opcode::kLessEqual:
+        return integer(a() <= b());
+      case Opcode::kAnd:
+        return integer(a() && b());
+      case Opcode::kOr:
+        return integer(a() || b());
+      case Opcode::kNot:
+        return integer(!a());
+      case Opcode::kToReal:
+        return real(double(a()));
+      case Opcode::kRealAdd:
+        return real(x() + y());
+      case Opcode::kRealMultiply:
+        return real(x() * y());
+      case Opcode::kRealDivide:
+        return real(x() / y());
+      case Opcode::kRealPower:
+        return real(std::pow(x(), y()));
+      case Opcode::kRealMinimum:
+        return real(std::min(x(), y()));
+      case Opcode::kRealMaximum:
+        return real(std::max(x(), y()));
+      case Opcode::kRealEqual:
+        return integer(x() == y());
+      case Opcode::kRealNotEqual:
+        return integer(x() != y());
+      case Opcode::kRealLess:
+        return integer(x() < y());
+      case Opcode::kRealLessEqual:
+        return integer(x() <= y());
+      case Opcode::kFloor:
+        return integer(int64_t(std::floor(x())));
+      case Opcode::kCount:
+        break;
     }
     TORCH_INTERNAL_ASSERT(false);
   }

@@ -139,8 +139,7 @@ struct GraphBackward : Node {
       differentiate |= tensors.back().requires_grad();
       leaves.push_back({&tensors.back(), {}});
     }
-    TORCH_CHECK(!(differentiate && at::GradMode::is_enabled()), "megafuse: ",
-                variant->forward.name,
+    TORCH_CHECK(!(differentiate && at::GradMode::is_enabled()), "megafuse: ", variant->forward.name,
                 " is fused, and a fused function has no second derivative; call it without "
                 "create_graph=True, or call its `.function`, which is not fused.");
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -198,9 +197,7 @@ class Run {
     write_back(results);
     return results;
   }
-  Slot number(int result) const {
-    return memory_.slots[variant_->forward.outputs[result].slot];
-  }
+  Slot number(int result) const { return memory_.slots[variant_->forward.outputs[result].slot]; }
 
  private:
   void record(std::vector<at::Tensor>& results) {
