@@ -1,4 +1,5 @@
-"""Make the coefficients in kernels/math.h, activations.h: min over c, max over x |w (c(x) - f(x))|.
+"""Make the coefficients in kernels/math.h, logarithms.h and activations.h: the c with the least
+largest |w (c(x) - f(x))|.
 
 Each fit is the better of a Remez exchange and a Lawson iteration (least squares whose weights grow
 where the error is large), run in float64 on a Chebyshev grid. Coefficients are then rounded to
@@ -135,6 +136,14 @@ FITS = {
     "gelu_slope_tail": (
         lambda y: mpmath.exp(y * y / 2) * normal_tail(y) - y / mpmath.sqrt(2 * mpmath.pi),
         *(0, 6, 11, (0.5,), lambda y: np.maximum(np.exp(-y * y / 2), 1e-9)),
+    ),
+    "expm1": (
+        lambda r: (mpmath.expm1(r) - r) / r**2,
+        *(-LN2 / 2 * WIDE, LN2 / 2 * WIDE, 5, (0.5,), lambda r: r * r / np.expm1(r)),
+    ),
+    "log1p": (
+        lambda f: (mpmath.log1p(f) - f + f * f / 2) / f**3,
+        *(2**-0.5 - 1, 2**0.5 - 1, 7, (), lambda f: f**3 / np.log1p(f)),
     ),
 }
 

@@ -6,12 +6,14 @@
 // known when it is compiled. What changes from call to call arrives as one array
 // of 64-bit words, so that the host needs no struct of its own per kernel:
 //
-//   operand[0..n)            address, or for walk 'v' the value itself (a double)
+//   operand[0..n)            address, or for walk 'v' the value itself (a double; for typed
+//                            functors, typed.h, an int64 where the operand is no float), or for
+//                            walk 'i' what the index starts at
 //   numel                    size of the index space
 //   size[0..dims-1)          sizes of all dimensions but the outermost, innermost first
 //   divider[0..dims-1)       the same sizes as magic numbers for exact division (GPU)
 //   stride[operand][dim]     in elements, innermost first
-//   scalar[0..m)             doubles
+//   scalar[0..m)             doubles (for typed functors any words)
 //   random[0..5)             where the random numbers come from (random.h)
 //
 // On the GPU size[0] counts vectors, not elements, unless vectors are cut across rows.
@@ -19,6 +21,7 @@
 
 #include "portable.h"
 #include "random.h"
+#include "typed.h"
 
 namespace mf {
 
@@ -28,6 +31,8 @@ namespace mf {
 //   'n' an output nobody wants
 //   'e' each element where the strides say: vectors are cut across rows (pointwise)
 //   'u' consecutive elements that start at any address (rows, on the GPU)
+//   'i' no memory: the value is the word plus the offset that the strides make of the coordinates,
+//       as an int64. A coordinate itself has one stride of 1. (typed functors)
 // An output holds the functor's kResult-th result, or where that is -1 the incoming gradient, the
 // first input: the gradient of an argument that is merely added.
 template <class Stored, char kWalk, int kResult = 0>
@@ -40,15 +45,6 @@ struct Operand {
 template <class... Ops>
 struct Operands {
   static constexpr int count = sizeof...(Ops);
-};
-
-template <int... I>
-struct Indices {};
-template <int N, int... I>
-struct MakeIndices : MakeIndices<N - 1, N - 1, I...> {};
-template <int... I>
-struct MakeIndices<0, I...> {
-  using type = Indices<I...>;
 };
 
 // The I-th operand of a list.
@@ -69,6 +65,10 @@ struct Count {
 template <class F, int N>
 struct Count<Pack<F, N>> {
   static constexpr int value = N;
+};
+template <class... T>
+struct Count<Tuple<T...>> {
+  static constexpr int value = sizeof...(T);
 };
 
 // One result or several: result(r, i) is the i-th, or for -1 the last.
@@ -122,6 +122,9 @@ struct Kernel {
   static constexpr int operands = outputs + inputs;
   static constexpr int scalars = Fn::scalars;
   static constexpr bool random = Fn::random;
+  static constexpr bool typed = is_typed<Fn>(0);
+  template <class Op>  // what the functor takes of it
+  using Value = typename ValueOf<typed, typename Op::T, F>::type;
 
   static constexpr int numel = operands;
   static constexpr int size = numel + 1;
@@ -148,23 +151,38 @@ struct ScalarsAndDraws {
 // A functor with its scalars read from the words. Functors take them as a pointer.
 template <class K>
 MF_INLINE typename K::Functor make_functor(const u64* words) {
-  typename K::Compute scalars[K::scalars + 1] = {};
-  for (int i = 0; i < K::scalars; ++i)
-    scalars[i] = typename K::Compute(bits_as<double>(words[K::scalar + i]));
-  return typename K::Functor(scalars);
+  if constexpr (K::typed) {
+    return typename K::Functor(words + K::scalar);
+  } else {
+    typename K::Compute scalars[K::scalars + 1] = {};
+    for (int i = 0; i < K::scalars; ++i)
+      scalars[i] = typename K::Compute(bits_as<double>(words[K::scalar + i]));
+    return typename K::Functor(scalars);
+  }
+}
+
+// A number that came as a word.
+template <class V>
+MF_INLINE V of_word(u64 word) {
+  if constexpr (is_floating<V>)
+    return V(bits_as<double>(word));
+  else
+    return V(i64(word));
 }
 
 // The value of an operand that does not move along the innermost dimension.
+// (Of an index, which does: its first value.)
 template <class Op, class F>
 MF_INLINE F fixed_value(u64 word, i64 offset) {
-  if constexpr (Op::walk == 'v') return F(bits_as<double>(word));
+  if constexpr (Op::walk == 'v') return of_word<F>(word);
+  if constexpr (Op::walk == 'i') return F(i64(word) + offset);
   if constexpr (Op::walk == 'b')
     return cast<F>(reinterpret_cast<const typename Op::T*>(word)[offset]);
   return F(0);
 }
 
 // How many results a call of the declared functor with a kernel's inputs has, 0 where there is no
-// such call. runtime/render.py asserts what it should be.
+// such call. codegen/render.py asserts what it should be.
 struct NotCallable {};
 template <>
 struct Count<NotCallable> {

@@ -40,6 +40,12 @@ struct PointwiseCpu {
   using In = typename At<I, typename K::Inputs>::type;
   template <int O>
   using Out = typename At<O, typename K::Outputs>::type;
+  template <class Op>
+  using Value = typename K::template Value<Op>;
+
+  // Operands that are gathered first.
+  template <class Op>
+  static constexpr bool is_gathered = Op::walk == 'e' || (kAcross && Op::walk == 'i');
 
   // Operands that pass through a buffer of floats on their way (half_cpu.h).
   template <class Op>
@@ -62,16 +68,17 @@ struct PointwiseCpu {
 
   template <class Op>
   MF_INLINE u64 address(int operand) const {
-    if constexpr (Op::walk == 'e') return reinterpret_cast<u64>(gathered[operand]);
+    if constexpr (is_gathered<Op>) return reinterpret_cast<u64>(gathered[operand]);
     return words[operand] + u64(offset[operand]) * sizeof(typename Op::T);
   }
 
   template <class Op>
-  static MF_INLINE F load(u64 address, F fixed, i64 step, i64 i) {
+  static MF_INLINE Value<Op> load(u64 address, Value<Op> fixed, i64 step, i64 i) {
     using T = typename Choose<is_staged<Op>, float, typename Op::T>::type;
     [[maybe_unused]] const auto* base = reinterpret_cast<const T*>(address);
-    if constexpr (Op::walk == 'c' || Op::walk == 'e') return cast<F>(base[i]);
-    if constexpr (Op::walk == 's') return cast<F>(base[i * step]);
+    if constexpr (Op::walk == 'c' || is_gathered<Op>) return cast<Value<Op>>(base[i]);
+    if constexpr (Op::walk == 's') return cast<Value<Op>>(base[i * step]);
+    if constexpr (Op::walk == 'i') return Value<Op>(fixed + step * i);
     return fixed;
   }
 
@@ -88,8 +95,8 @@ struct PointwiseCpu {
   template <int kAlong, class Keep, int... I, int... O>
   MF_INLINE void block(i64 n, const u32* drawn, const Keep& keep, Indices<I...>, Indices<O...>) {
     const auto fn = functor;
-    const F fixed[] = {fixed_value<In<I>, F>(words[K::outputs + I], offset[K::outputs + I])...,
-                       F(0)};
+    const Tuple<Value<In<I>>...> fixed(
+        fixed_value<In<I>, Value<In<I>>>(words[K::outputs + I], offset[K::outputs + I])...);
     // Copies on the stack, which no store through an output can change: without them a
     // one-byte output, which may alias anything, keeps the loop from being vectorised.
     const i64 step[] = {stride(O, kAlong)..., stride(K::outputs + I, kAlong)...};
@@ -104,12 +111,12 @@ struct PointwiseCpu {
     for (i64 i = 0; i < n; ++i) {
       const auto r = [&] {
         if constexpr (K::random)
-          return fn(load<In<I>>(base[K::outputs + I], fixed[I], step[K::outputs + I], i)...,
+          return fn(load<In<I>>(base[K::outputs + I], get<I>(fixed), step[K::outputs + I], i)...,
                     drawn[i]);
         else
-          return fn(load<In<I>>(base[K::outputs + I], fixed[I], step[K::outputs + I], i)...);
+          return fn(load<In<I>>(base[K::outputs + I], get<I>(fixed), step[K::outputs + I], i)...);
       }();
-      (keep(Number<O>(), base[O], step[O], i, result(r, Out<O>::result)), ...);
+      (keep(Number<O>(), base[O], step[O], i, pick<Out<O>::result>(r)), ...);
     }
     if constexpr (staged) (unstage<Out<O>>(target[O], buffer[O], n), ...);
   }
@@ -124,17 +131,18 @@ struct PointwiseCpu {
   template <int... I, int... O>
   struct Straight<Indices<I...>, Indices<O...>> {
     template <class Op>
-    static constexpr bool fits = Op::walk != 's' && Op::walk != 'r' && !is_staged<Op>;
+    static constexpr bool fits =
+        Op::walk != 's' && Op::walk != 'r' && (Op::walk != 'i' || kAcross) && !is_staged<Op>;
     static constexpr bool possible = !K::random && (fits<In<I>> && ...) && (fits<Out<O>> && ...);
     static __attribute__((noinline)) void run(i64 n, const typename K::Functor& given,
-                                              const F* fixed_values,
+                                              const Tuple<Value<In<I>>...>& fixed_values,
                                               typename Out<O>::T* __restrict... to,
                                               const typename In<I>::T* __restrict... from) {
       const auto fn = given;
-      const F fixed[] = {fixed_values[I]..., F(0)};
+      const auto fixed = fixed_values;
       auto element = [&](i64 i) __attribute__((always_inline)) {
-        const auto r = fn(one<In<I>>(from, fixed[I], i)...);
-        (keep<Out<O>>(to, i, result(r, Out<O>::result)), ...);
+        const auto r = fn(one<In<I>>(from, get<I>(fixed), i)...);
+        (keep<Out<O>>(to, i, pick<Out<O>::result>(r)), ...);
       };
       // A vector of bytes is four of floats already.
       if constexpr (((sizeof(typename In<I>::T) == 1) || ...) ||
@@ -147,8 +155,8 @@ struct PointwiseCpu {
       }
     }
     template <class Op>
-    static MF_INLINE F one(const typename Op::T* from, F fixed, i64 i) {
-      if constexpr (Op::walk == 'c' || Op::walk == 'e') return cast<F>(from[i]);
+    static MF_INLINE Value<Op> one(const typename Op::T* from, Value<Op> fixed, i64 i) {
+      if constexpr (Op::walk == 'c' || is_gathered<Op>) return cast<Value<Op>>(from[i]);
       return fixed;
     }
     template <class Op, class R>
@@ -166,8 +174,8 @@ struct PointwiseCpu {
       return false;
     }
     static MF_INLINE void row(const PointwiseCpu& at, i64 n) {
-      const F fixed[] = {
-          fixed_value<In<I>, F>(at.words[K::outputs + I], at.offset[K::outputs + I])..., F(0)};
+      const Tuple<Value<In<I>>...> fixed(
+          fixed_value<In<I>, Value<In<I>>>(at.words[K::outputs + I], at.offset[K::outputs + I])...);
       run(n, at.functor, fixed,
           reinterpret_cast<typename Out<O>::T*>(at.template address<Out<O>>(O))...,
           reinterpret_cast<const typename In<I>::T*>(
@@ -230,12 +238,11 @@ struct PointwiseCpu {
   // Elements [begin, begin + n) of operand `op`, one after the other.
   template <class Op>
   void gather(int op, i64 begin, i64 n) {
-    if constexpr (Op::walk == 'e') {
+    if constexpr (is_gathered<Op>) {
       using T = typename Op::T;
       T* const to = reinterpret_cast<T*>(gathered[op]);
       const i64 inner = i64(words[K::size]), apart = stride(op, 0);
-      i64 column = begin % inner, rest = begin / inner, at[K::dims] = {};
-      const T* from = reinterpret_cast<const T*>(words[op]);
+      i64 column = begin % inner, rest = begin / inner, at[K::dims] = {}, from = 0;
       for (int dim = 1; dim < K::dims; ++dim) {
         at[dim] = dim < K::dims - 1 ? rest % i64(words[K::size + dim]) : rest;
         if (dim < K::dims - 1) rest /= i64(words[K::size + dim]);
@@ -243,7 +250,14 @@ struct PointwiseCpu {
       }
       for (i64 done = 0; done < n;) {
         const i64 count = inner - column < n - done ? inner - column : n - done;
-        for (i64 i = 0; i < count; ++i) to[done + i] = from[(column + i) * apart];
+        const u64 word = words[op];
+        for (i64 i = 0; i < count; ++i) {
+          const i64 place = from + (column + i) * apart;
+          if constexpr (Op::walk == 'i')
+            to[done + i] = T(i64(word) + place);
+          else
+            to[done + i] = reinterpret_cast<const T*>(word)[place];
+        }
         done += count;
         column = 0;
         for (int dim = 1; dim < K::dims; ++dim) {  // to the next row

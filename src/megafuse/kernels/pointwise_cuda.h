@@ -148,6 +148,8 @@ struct PointwiseCuda {
   using In = typename At<I, typename K::Inputs>::type;
   template <int I>
   using Out = typename At<I, typename K::Outputs>::type;
+  template <class Op>
+  using Value = typename K::template Value<Op>;
 
   const u64* words;
   typename K::Functor functor;
@@ -212,6 +214,10 @@ struct PointwiseCuda {
       for (int v = 0; v < N; ++v) loaded.item[v] = read_once(base + v * stride(operand, kAlong));
     } else if constexpr (Op::walk == 'b') {
       loaded.item[0] = read_once(base);
+    } else if constexpr (Op::walk == 'i') {
+#pragma unroll
+      for (int v = 0; v < N; ++v)
+        loaded.item[v] = i64(words[operand]) + (offset + v * stride(operand, kAlong));
     }
     return loaded;
   }
@@ -224,14 +230,17 @@ struct PointwiseCuda {
     using V = Vector<T, N>;
     const T* const base = reinterpret_cast<const T*>(words[operand]);
     const Index apart = stride(operand, 0);
-    if constexpr (sizeof(V) % 16 == 0)
+    if constexpr (sizeof(V) % 16 == 0 && Op::walk != 'i')
       if (p.left >= N && apart == 1) return read_unaligned<V>(base + p.offset[operand]);
     V loaded;
 #pragma unroll
     for (int v = 0; v < N; ++v) {
       const Index offset =
           v < p.left ? p.offset[operand] + v * apart : place<1>(p.element + v).offset[operand];
-      loaded.item[v] = read_once(base + offset);
+      if constexpr (Op::walk == 'i')
+        loaded.item[v] = i64(words[operand]) + offset;
+      else
+        loaded.item[v] = read_once(base + offset);
     }
     return loaded;
   }
@@ -239,15 +248,16 @@ struct PointwiseCuda {
   // The same elements as numbers to compute with.
   template <class Op, int N>
   __device__ __forceinline__ void convert(int operand, const Vector<typename Op::T, N>& loaded,
-                                          F (&values)[N]) const {
-    if constexpr (Op::walk == 'c' || Op::walk == 's' || Op::walk == 'u' || Op::walk == 'e') {
+                                          Value<Op> (&values)[N]) const {
+    if constexpr (Op::walk == 'c' || Op::walk == 's' || Op::walk == 'u' || Op::walk == 'e' ||
+                  Op::walk == 'i') {
       widen(loaded, values);
     } else {
-      F fixed;
+      Value<Op> fixed;
       if constexpr (Op::walk == 'v')
-        fixed = F(bits_as<double>(words[operand]));
+        fixed = of_word<Value<Op>>(words[operand]);
       else
-        fixed = cast<F>(loaded.item[0]);
+        fixed = cast<Value<Op>>(loaded.item[0]);
 #pragma unroll
       for (int v = 0; v < N; ++v) values[v] = fixed;
     }
@@ -258,16 +268,16 @@ struct PointwiseCuda {
     using T = typename Op::T;
     T* base = reinterpret_cast<T*>(words[operand]) + offset;
     if constexpr (Op::walk == 'c') {
-      decltype(result(results[0], 0)) values[N];
+      decltype(pick<Op::result>(results[0])) values[N];
 #pragma unroll
-      for (int v = 0; v < N; ++v) values[v] = result(results[v], Op::result);
+      for (int v = 0; v < N; ++v) values[v] = pick<Op::result>(results[v]);
       Vector<T, N> packed;
       narrow(values, packed);
       *reinterpret_cast<Vector<T, N>*>(base) = packed;
     } else if constexpr (Op::walk == 's') {
 #pragma unroll
       for (int v = 0; v < N; ++v)
-        base[v * stride(operand, kAlong)] = cast<T>(result(results[v], Op::result));
+        base[v * stride(operand, kAlong)] = cast<T>(pick<Op::result>(results[v]));
     }
   }
 
@@ -282,7 +292,7 @@ struct PointwiseCuda {
   }
   template <int I, int N, int kAlong>
   __device__ __forceinline__ auto load_one(const Place& p) const {
-    if constexpr (In<I>::walk == 'e')
+    if constexpr (In<I>::walk == 'e' || (kAcross && In<I>::walk == 'i'))
       return load_across<In<I>, N>(K::outputs + I, p);
     else
       return load<In<I>, N, kAlong>(K::outputs + I, p.offset[K::outputs + I]);
@@ -300,13 +310,13 @@ struct PointwiseCuda {
   // The functor's results for N elements, of which the first is the index-th.
   template <int N, class G, int... I>
   __device__ __forceinline__ auto compute(const G& group, u64 index, Indices<I...>) const {
-    F values[K::inputs][N];
-    (convert<In<I>, N>(K::outputs + I, slot<I>(group), values[I]), ...);
+    Tuple<Results<Value<In<I>>, N>...> values;
+    (convert<In<I>, N>(K::outputs + I, slot<I>(group), get<I>(values).item), ...);
     u32 drawn[N] = {};
     if constexpr (K::random) draw(index, drawn);
-    Results<decltype(call(0u, values[I][0]...)), N> results;
+    Results<decltype(call(0u, get<I>(values).item[0]...)), N> results;
 #pragma unroll
-    for (int v = 0; v < N; ++v) results.item[v] = call(drawn[v], values[I][v]...);
+    for (int v = 0; v < N; ++v) results.item[v] = call(drawn[v], get<I>(values).item[v]...);
     return results;
   }
 

@@ -19,6 +19,7 @@ SYMBOL = "megafuse_gemm"
 _ACTS = {"none": "mf::Identity", **words(*AFTER_PRODUCTS)}
 # Shared memory of a block, by its tiles' columns.
 _SHARED = {256: 230464, 128: 230496}
+_THREADS = 384
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Gemm:
         return (
             f'#include "gemm_sm90.h"\n\nusing Epilogue = {self.epilogue};\n'
             f"using Gemm = mf::GemmSm90<{kind}>;\n"
-            f"static_assert(Gemm::shared_bytes == {_SHARED[self.columns]});\n\n"
+            f"static_assert(Gemm::shared_bytes == {_SHARED[self.columns]});\n"
+            f"static_assert(Gemm::kThreads == {_THREADS});\n\n"
             'extern "C" __global__ void __cluster_dims__(Gemm::kCluster, 1, 1)\n'
             f"    __launch_bounds__(Gemm::kThreads, 1) {SYMBOL}(\n"
             f"        {maps},\n        {more},\n"
@@ -65,16 +67,12 @@ class Gemm:
 
 
 def kernel(
-    dtype: str,
-    act: str,
-    columns: int,
-    bias: bool,
-    residual: bool,
-    pre: bool,
-) -> tuple[bytes, str, int]:
-    """Called by the host runtime on a kernel it has not seen (runtime/host/programs/sm90.h)."""
+    dtype: str, act: str, columns: int, bias: bool, residual: bool, pre: bool
+) -> build.CudaKernel:
+    """What runtime/host/programs/sm90.h asks for."""
     gemm = Gemm(dtype, act, columns, bias, residual, pre)
-    return build.shipped_cuda(gemm.source, ARCH, gemm.label), SYMBOL, _SHARED[columns]
+    cubin = build.shipped_cuda(gemm.source, ARCH, gemm.label)
+    return build.cuda_kernel(cubin, SYMBOL, _THREADS, shared=_SHARED[columns])
 
 
 def catalog() -> Iterator[Gemm]:

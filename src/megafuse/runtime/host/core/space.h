@@ -228,10 +228,9 @@ inline uint64_t division_magic(uint64_t d) {
 
 using Words = c10::SmallVector<uint64_t, 64>;
 
-// The words of kernels/pointwise.h. `vector` divides the innermost size (GPU).
-inline Words pack(const Space& space, at::ArrayRef<double> scalars, at::ArrayRef<uint64_t> random,
-                  int vector) {
-  Words words;
+// Appends the words of kernels/pointwise.h. `vector` divides the innermost size (GPU).
+inline void pack(Words& words, const Space& space, at::ArrayRef<uint64_t> numbers,
+                 at::ArrayRef<uint64_t> random, int vector) {
   for (int i = 0; i < space.operands; ++i) words.push_back(space.operand[i].word);
   words.push_back(uint64_t(space.numel));
   for (int d = 0; d + 1 < space.dims; ++d)
@@ -240,13 +239,8 @@ inline Words pack(const Space& space, at::ArrayRef<double> scalars, at::ArrayRef
     words.push_back(division_magic(uint64_t(d == 0 ? space.size[0] / vector : space.size[d])));
   for (int i = 0; i < space.operands; ++i)
     for (int d = 0; d < space.dims; ++d) words.push_back(uint64_t(space.operand[i].stride[d]));
-  for (double s : scalars) {
-    uint64_t bits;
-    std::memcpy(&bits, &s, sizeof bits);
-    words.push_back(bits);
-  }
+  words.append(numbers.begin(), numbers.end());
   words.append(random.begin(), random.end());
-  return words;
 }
 
 }  // namespace megafuse

@@ -1,0 +1,57 @@
+"""How a generated row-wise kernel is launched on a GPU: kernels/graph_rows_cuda.h."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megafuse.codegen.shape import ONE_SHOT, Shape
+from megafuse.codegen.variant import BYTES, Operand
+
+_REGISTERS = 64  # 32-bit words of a row that a thread holds: half of what it has at full blocks
+_MOST_THREADS = 1024
+_BLOCK = 128  # threads of a block, where several rows share one
+
+
+@dataclass(frozen=True)
+class RowLaunch:
+    """`threads` threads have a row, `items` vectors each, and a block has `rows` rows.
+
+    `whole`: they hold all of it, so that memory is read once. Else a row is read again in every
+    step, from the cache where it fits.
+    """
+
+    items: int
+    threads: int
+    rows: int
+    whole: bool
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.threads * self.rows, self.rows, ONE_SHOT)
+
+
+def row_launch(
+    inputs: tuple[Operand, ...], held: frozenset[int], kept_bytes: int, cols: int, vector: int
+) -> RowLaunch:
+    """For rows of `cols` elements in vectors of `vector`, which divides it.
+
+    `held` are the inputs that more than one step needs, and `kept_bytes` what is kept of an element
+    between steps. A thread takes 64 bytes of each input where the row is long enough, more where a
+    block would not hold the row otherwise, and a warp has several rows where they are short.
+    """
+    vectors = max(-(-cols // vector), 1)
+    stored = sum(BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk in "cs")
+    words = max((stored + kept_bytes) * vector / 4, 1)  # of a vector, in registers
+    most = max(int(_REGISTERS / words), 1)
+    widest = max((BYTES[o.dtype] for o in inputs if o.walk == "c"), default=4)
+    wanted = min(max(64 // (widest * vector), 1), most)
+    threads = min(_power_of_two(-(-vectors // wanted)), _MOST_THREADS)
+    items = -(-vectors // threads)
+    if items > most:
+        return RowLaunch(wanted, 512, 1, whole=False)
+    return RowLaunch(items, threads, max(_BLOCK // threads, 1), whole=True)
+
+
+def _power_of_two(n: int) -> int:
+    """The least that is not below n."""
+    return 1 << max(n - 1, 0).bit_length()

@@ -1,0 +1,72 @@
+"""Lines of generated source: declarations in order, the user's lines above them as comments."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+WIDTH = 100
+
+
+class Lines:
+    """Source being written. A user's line is a comment above the first statement from it."""
+
+    def __init__(self, indent: int = 0) -> None:
+        self._lines: list[str] = []
+        self._indent = indent
+        self._from: str | None = None
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+    def add(self, text: str = "") -> None:
+        """One statement, broken where it is too long."""
+        self._lines += wrapped(text, self._indent) if text else [""]
+
+    def comment(self, text: str | None) -> None:
+        """The user's line, unless it is the one that was last."""
+        text = (text or "").strip()
+        if text and text != self._from:
+            self.remark(text)
+            self._from = text
+
+    def remark(self, text: str) -> None:
+        """Any other comment."""
+        pad = " " * self._indent
+        for line in text.splitlines():
+            self._lines += textwrap.wrap(
+                line, WIDTH, initial_indent=f"{pad}// ", subsequent_indent=f"{pad}//     "
+            ) or [f"{pad}//"]
+
+    def open(self, text: str) -> None:
+        self.add(text)
+        self._indent += 2
+        self._from = None
+
+    def close(self, text: str = "}") -> None:
+        self._indent -= 2
+        self.add(text)
+
+    def function(self, head: str, body: Iterable[str]) -> None:
+        """One without comments, on one line where it fits."""
+        statements = list(body)
+        one = f"{head} {{ {' '.join(statements)} }}" if statements else f"{head} {{}}"
+        if len(statements) < 2 and len(one) + self._indent <= WIDTH:
+            self.add(one)
+            return
+        self.open(head + " {")
+        for statement in statements:
+            self.add(statement)
+        self.close()
+
+
+def wrapped(text: str, indent: int) -> list[str]:
+    """A statement within WIDTH columns, broken at spaces, as clang-format would at worst."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 4),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,213 @@
+// The primitives of codegen/prims.py for every type they take. Those that C++ has an operator for
+// are written so in generated source (a + b of floats, a < b, a & b of bits); the rest is here or
+// in the headers below, under the primitive's name. NaN and Inf give what PyTorch gives.
+#pragma once
+
+#include "activations.h"
+#include "integers.h"
+#include "logarithms.h"
+#include "special.h"
+#include "typed.h"
+
+namespace mf {
+
+// ---- one operand
+
+#define MF_FUNCTION(name) MF_FLOAT_FUNCTION(name) MF_DOUBLE_FUNCTION(name)
+MF_FUNCTION(floor)
+MF_FUNCTION(ceil)
+MF_FUNCTION(trunc)
+MF_FUNCTION(sqrt)
+MF_FUNCTION(sin)
+MF_FUNCTION(cos)
+MF_FUNCTION(tan)
+MF_FUNCTION(asin)
+MF_FUNCTION(acos)
+MF_FUNCTION(atan)
+MF_FUNCTION(sinh)
+MF_FUNCTION(cosh)
+MF_FUNCTION(asinh)
+MF_FUNCTION(acosh)
+MF_FUNCTION(atanh)
+MF_FUNCTION(erfc)
+MF_FUNCTION(lgamma)
+#undef MF_FUNCTION
+
+// Half to even, as the processor's rounding is set.
+MF_INLINE float round(float x) {
+#if MF_ON_GPU
+  return ::rintf(x);
+#else
+  return __builtin_nearbyintf(x);
+#endif
+}
+MF_INLINE double round(double x) {
+#if MF_ON_GPU
+  return ::rint(x);
+#else
+  return __builtin_nearbyint(x);
+#endif
+}
+
+// 1 / sqrt(x)
+MF_INLINE float rsqrt(float x) {
+#if MF_ON_GPU
+  return ::rsqrtf(x);
+#else
+  return 1.0f / __builtin_sqrtf(x);
+#endif
+}
+MF_INLINE double rsqrt(double x) {
+#if MF_ON_GPU
+  return ::rsqrt(x);
+#else
+  return 1.0 / __builtin_sqrt(x);
+#endif
+}
+
+template <class F>
+MF_INLINE bool isnan(F x) {
+  return x != x;
+}
+template <class F>
+MF_INLINE bool isinf(F x) {
+  return abs(x) == infinity<F>();
+}
+
+template <class F>
+MF_INLINE F gelu(F x) {
+  return Gelu::value(x);
+}
+template <class F>
+MF_INLINE F gelu_tanh(F x) {
+  return GeluTanh::value(x);
+}
+template <class F>
+MF_INLINE F silu(F x) {
+  return Silu::value(x);
+}
+template <class F>
+MF_INLINE F gelu_slope(F x) {
+  return Gelu::derivative(x);
+}
+template <class F>
+MF_INLINE F gelu_tanh_slope(F x) {
+  return GeluTanh::derivative(x);
+}
+template <class F>
+MF_INLINE F silu_slope(F x) {
+  return Silu::derivative(x);
+}
+
+// ---- two operands
+
+// NaN if either is.
+MF_INLINE float maximum(float a, float b) {
+#if MF_ON_GPU && __CUDA_ARCH__ >= 800
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return select((a > b) | (a != a), a, b);
+#endif
+}
+MF_INLINE float minimum(float a, float b) {
+#if MF_ON_GPU && __CUDA_ARCH__ >= 800
+  float result;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return select((a < b) | (a != a), a, b);
+#endif
+}
+MF_INLINE double maximum(double a, double b) { return select((a > b) | (a != a), a, b); }
+MF_INLINE double minimum(double a, double b) { return select((a < b) | (a != a), a, b); }
+
+// The other one, where one is NaN.
+template <class F>
+MF_INLINE F fmax(F a, F b) {
+  return select((a > b) | (b != b), a, b);
+}
+template <class F>
+MF_INLINE F fmin(F a, F b) {
+  return select((a < b) | (b != b), a, b);
+}
+
+#if MF_ON_GPU
+#define MF_FUNCTION_OF_TWO(name)                                     \
+  MF_INLINE float name(float a, float b) { return ::name##f(a, b); } \
+  MF_INLINE double name(double a, double b) { return ::name(a, b); }
+#else
+#define MF_FUNCTION_OF_TWO(name)                                               \
+  MF_INLINE float name(float a, float b) { return __builtin_##name##f(a, b); } \
+  MF_INLINE double name(double a, double b) { return __builtin_##name(a, b); }
+#endif
+MF_FUNCTION_OF_TWO(atan2)
+MF_FUNCTION_OF_TWO(hypot)
+MF_FUNCTION_OF_TWO(fmod)
+MF_FUNCTION_OF_TWO(pow)
+#undef MF_FUNCTION_OF_TWO
+
+// Quotients of floats, as PyTorch makes them of fmod.
+template <class F>
+MF_INLINE F float_mod(F a, F b) {
+  const F r = fmod(a, b);
+  return r != F(0) && (r < F(0)) != (b < F(0)) ? r + b : r;
+}
+template <class F>
+MF_INLINE F float_floor_div(F a, F b) {
+  if (b == F(0)) return a / b;
+  const F r = fmod(a, b);
+  F q = (a - r) / b;
+  if (r != F(0) && (r < F(0)) != (b < F(0))) q -= F(1);
+  if (q == F(0)) return copysign(F(0), a / b);
+  const F whole = floor(q);
+  return q - whole > F(0.5) ? whole + F(1) : whole;
+}
+MF_INLINE float mod(float a, float b) { return float_mod(a, b); }
+MF_INLINE double mod(double a, double b) { return float_mod(a, b); }
+MF_INLINE float floor_div(float a, float b) { return float_floor_div(a, b); }
+MF_INLINE double floor_div(double a, double b) { return float_floor_div(a, b); }
+MF_INLINE float trunc_div(float a, float b) { return trunc(a / b); }
+MF_INLINE double trunc_div(double a, double b) { return trunc(a / b); }
+
+// ---- conversions
+
+// value.to(T): floats to integers by truncation, to unsigned ones by way of int64; everything but 0
+// is true.
+template <class T, class From>
+MF_INLINE T to(From value) {
+  if constexpr (is_floating<From> && !is_floating<T> && !is_signed<T> && sizeof(T) == 1)
+    return T(i64(value));
+  else
+    return T(value);
+}
+template <>
+MF_INLINE bool to<bool, float>(float value) {
+  return value != 0.0f;
+}
+template <>
+MF_INLINE bool to<bool, double>(double value) {
+  return value != 0.0;
+}
+
+// value as a 16-bit float would hold it.
+template <class T, class From>
+MF_INLINE float rounded(From value) {
+  return Rounded<T>::to(float(value));
+}
+
+// ---- loads whose place is computed
+
+// The element of T at `base` + `offset` elements, or `otherwise` where it is not to be read.
+template <class T>
+MF_INLINE typename Register<T>::type fetch(u64 base, i64 offset) {
+  return cast<typename Register<T>::type>(reinterpret_cast<const T*>(base)[offset]);
+}
+template <class T>
+MF_INLINE typename Register<T>::type fetch(u64 base, i64 offset, bool inside,
+                                           typename Register<T>::type otherwise) {
+  return inside ? fetch<T>(base, offset) : otherwise;
+}
+
+}  // namespace mf

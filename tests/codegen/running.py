@@ -1,0 +1,122 @@
+"""Compiles a Body for this CPU and calls it on tensors, with words as kernels/pointwise.h says."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from codegen.bodies import DTYPES
+from megafuse.codegen.body import Body
+from megafuse.codegen.generated import generated, source
+from megafuse.runtime import build
+
+
+@dataclass(frozen=True)
+class Number:
+    """An operand without memory: walk 'v'."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Index:
+    """An operand that is start + the sum of coordinate * stride: walk 'i'. Outermost first."""
+
+    start: int
+    strides: tuple[int, ...]
+
+
+Given = Tensor | Number | Index
+
+
+def run(
+    body: Body,
+    inputs: Sequence[Given],
+    shape: Sequence[int],
+    scalars: Sequence[float | int] = (),
+    *,
+    across: bool = False,
+    outputs: Sequence[Tensor] | None = None,
+    parts: int = 1,
+) -> list[Tensor]:
+    """The outputs of `body` over an index space of this shape; the inputs broadcast into it."""
+    if outputs is None:
+        outputs = [poisoned(shape, term.dtype) for term in body.outputs]
+        outputs += [poisoned([*shape[:-1], 1], term.dtype) for term in body.row_outputs]
+    operands = [*outputs, *inputs]
+    strides = [_strides(given, shape) for given in operands]
+    made = len(outputs)
+    walks = [
+        "w" if made > i >= len(body.outputs) else _walk(given, stride, shape, across and i >= made)
+        for i, (given, stride) in enumerate(zip(operands, strides, strict=True))
+    ]
+    kernel = generated(
+        body, "cpu", len(shape), tuple(walks[:made]), tuple(walks[made:]), across=across
+    )
+    library = ctypes.CDLL(str(build.cpu_object(source(kernel), body.name)))
+    numel = 1
+    for size in shape:
+        numel *= size
+    words = [_word(given, body, i - made) for i, given in enumerate(operands)]
+    words += [numel, *reversed(shape[1:]), *([0] * (len(shape) - 1))]
+    for stride in strides:
+        words += reversed(stride)
+    words += [_bits(value) for value in scalars]
+    packed = (ctypes.c_uint64 * (len(words) + 1))(*(word % 2**64 for word in words))
+    total = numel // shape[-1] if body.row_wise and shape[-1] else numel
+    if body.row_wise and not shape[-1]:
+        total = 0
+    edges = [total * part // parts for part in range(parts + 1)]
+    for begin, end in itertools.pairwise(edges):
+        getattr(library, kernel.symbol)(
+            packed, ctypes.c_int64(begin), ctypes.c_int64(end), ctypes.c_int64(0)
+        )
+    return list(outputs)
+
+
+def poisoned(shape: Sequence[int], dtype: str) -> Tensor:
+    """Memory that nobody wrote to."""
+    out = torch.empty(tuple(shape), dtype=DTYPES[dtype])
+    out.view(torch.uint8).fill_(0 if dtype == "Bool" else 0xAB)
+    return out
+
+
+def _strides(given: Given, shape: Sequence[int]) -> tuple[int, ...]:
+    if isinstance(given, Number):
+        return (0,) * len(shape)
+    if isinstance(given, Index):
+        return given.strides
+    if given.shape[-1] == 1 and shape[-1] != 1:  # a row output, or broadcast along the row
+        return (*given.expand(*shape[:-1], 1).stride()[:-1], 0)
+    return given.expand(tuple(shape)).stride()
+
+
+def _walk(given: Given, stride: Sequence[int], shape: Sequence[int], across: bool) -> str:
+    if isinstance(given, Number):
+        return "v"
+    if isinstance(given, Index):
+        return "i"
+    if across:
+        whole = torch.empty(tuple(shape), device="meta").stride()
+        return "c" if tuple(stride) == whole else "e"
+    return {0: "b", 1: "c"}.get(stride[-1], "s")
+
+
+def _word(given: Given, body: Body, i: int) -> int:
+    if isinstance(given, Index):
+        return given.start
+    if isinstance(given, Number):
+        is_float = DTYPES[body.inputs[i]].is_floating_point
+        return _bits(float(given.value)) if is_float else int(given.value)
+    return given.data_ptr()
+
+
+def _bits(value: float | int) -> int:
+    """A double's bits, or an integer as it is."""
+    return struct.unpack("<q", struct.pack("<d", value))[0] if isinstance(value, float) else value
