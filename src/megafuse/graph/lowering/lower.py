@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -272,7 +273,7 @@ def _named(graph: torch.fx.Graph) -> dict[torch.fx.Node, Origin]:
     """Each node's origin; of the nodes of one line in a row, the last has the variable's name."""
     calls = [node for node in graph.nodes if node.op in ("call_function", "get_attr")]
     origins = {node: origin.parsed(node.meta.get("stack_trace")) for node in calls}
-    for node, after in zip(calls, [*calls[1:], None], strict=True):
-        if after is not None and origins[after] == origins[node]:
+    for node, after in itertools.pairwise(calls):
+        if origins[after] == origins[node]:
             origins[node] = replace(origins[node], name=None)
     return origins
