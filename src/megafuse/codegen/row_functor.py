@@ -32,9 +32,7 @@ class _RowWriter:
         self.scope, self.phases, self.lines = scope, phases, lines
         fields = [term for term in scope.order if phases.is_field(term)]
         self.row = {t: f"row.{scope.names.fresh(t.name or default_name(t))}" for t in fields}
-        self.kept = {
-            t: f"kept.{scope.names.fresh(t.name or default_name(t))}" for t in phases.kept
-        }
+        self.kept = {t: f"kept.{scope.names.fresh(t.name or default_name(t))}" for t in phases.kept}
 
     def write(self) -> None:
         steps = self.phases.steps
@@ -70,9 +68,7 @@ class _RowWriter:
         when = sorted(set(self.phases.kept.values()))
         test = " || ".join(f"step == {step}" for step in when) or "false"
         parameter = "int step" if when else "int"
-        self.lines.add(
-            f"static MF_INLINE constexpr bool keeps({parameter}) {{ return {test}; }}"
-        )
+        self.lines.add(f"static MF_INLINE constexpr bool keeps({parameter}) {{ return {test}; }}")
 
     def _known(self, phase: int, with_this: bool) -> dict[Term, str]:
         """Names of what is known in a phase; `with_this`: with what it keeps itself."""

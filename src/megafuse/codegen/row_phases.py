@@ -40,10 +40,8 @@ class Phases:
             args = arguments(term)
             below = max((self.level[arg] for arg in args), default=0)
             self.level[term] = below + 1 if isinstance(term, Reduced) else below
-            self.uniform[term] = (
-                isinstance(term, (Reduced, Scalar, Written))
-                or bool(args)
-                and all(self.uniform[arg] for arg in args)
+            self.uniform[term] = isinstance(term, (Reduced, Scalar, Written)) or (
+                bool(args) and all(self.uniform[arg] for arg in args)
             )
             for arg in args:
                 self.users[arg].append(term)
