@@ -31,11 +31,10 @@ def run(
 
     described = tuple((names[t.dtype], walk(t, w), r) for t, w, r in operands)
     path, symbol = build.kernel(
+        -1,
         op,
         family,
         choices,
-        "cpu",
-        0,
         "Float",
         False,
         2,

@@ -2,5 +2,6 @@
 
 Which kernel, as data: variant.py (an op's functors, and one of them over certain operands) and
 shape.py (its launch); tuning/ chooses the launch, render.py writes the source. What a generated
-kernel computes: body.py, made of prims.py. Nothing here compiles or runs anything.
+kernel computes: body.py, made of prims.py. activations.py names those that ops know. Nothing here
+compiles or runs anything.
 """

@@ -58,7 +58,10 @@ PRIMS: dict[str, Prim] = {
     **_prims(1, "float", "erf erfc erfinv lgamma digamma", cost=25),
     **_prims(1, "float", "isnan isinf", gives="bool"),
 }
-# Two more with signatures of their own: where(bool, a, b), and cast(x), which rounds x to the dtype
-# of its node: what the user asked for with .to(), or what promotion asks for.
+# Three more with signatures of their own: where(bool, a, b); cast(x), which rounds x to the dtype
+# of its node: what the user asked for with .to(), or what promotion asks for; and demote(x), from
+# float32 to the 16-bit dtype of its node: x itself, unless every result is rounded to its dtype. It
+# ends what lowering does in float32 on the way (a variance, say), and what a number is given as.
 PRIMS["where"] = Prim("where", 3, "any")
 PRIMS["cast"] = Prim("cast", 1, "any")
+PRIMS["demote"] = Prim("demote", 1, "float", cost=0)

@@ -25,12 +25,16 @@ def source(functors: Functors, variant: Variant) -> str:
     return (_cuda if variant.device == "cuda" else _cpu)(functors, variant)
 
 
+WORKER_THREADS = 256  # a block's
+
+
 def worker(name: str) -> tuple[str, str]:
     """Source and symbol of a CUDA kernel whose header has a struct with a run(), such as Mend in
     split_mend.h."""
     symbol, struct = f"megafuse_{name}", name.split("_")[-1].capitalize()
     return (
         f'#include "{name}.h"\n\n'
+        f"static_assert(mf::{struct}::kThreads == {WORKER_THREADS});\n\n"
         f'extern "C" __global__ void __launch_bounds__(mf::{struct}::kThreads) {symbol}(\n'
         f"    const __grid_constant__ mf::{struct} work) {{\n  work.run();\n}}\n"
     ), symbol

@@ -71,7 +71,7 @@ class Input(Value):
 class Number(Value):
     """The position-th argument, a Python number that comes anew with each call: shape ().
 
-    `symbol` is what expressions of sizes call it, where it is an int.
+    `symbol` is what expressions call it; None if the graph was made for one number only.
     """
 
     position: int
@@ -141,7 +141,8 @@ class Gather(Value):
 class Reduce(Value):
     """The elements along `dims` (sorted, not negative) as one; with `keep` these stay, of size 1.
 
-    Sums of integers and bools are in int64, floats in a float that is at least float32.
+    Sums of integers and bools are in int64, floats in a float that is at least float32. The largest
+    of no elements is −inf (or the smallest integer), the smallest inf.
     """
 
     kind: ReduceKind
@@ -186,9 +187,13 @@ class Result(Value):
 class Graph:
     """Values in an order in which each comes after its operands."""
 
-    inputs: list[Input | Number]
+    inputs: list[Input | Number]  # by position
     values: list[Value]
     outputs: list[Value | None]
+    # How eager's outputs lie in memory; None for numbers.
+    strides: list[tuple[Size, ...] | None] = field(default_factory=list)
+    # Tensors that the function made from Python's numbers: the inputs after the arguments.
+    constants: list[torch.Tensor] = field(default_factory=list)
 
     def users(self) -> dict[Value, list[Value]]:
         """Who reads each value."""

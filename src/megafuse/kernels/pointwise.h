@@ -182,7 +182,7 @@ MF_INLINE F fixed_value(u64 word, i64 offset) {
 }
 
 // How many results a call of the declared functor with a kernel's inputs has, 0 where there is no
-// such call. runtime/render.py asserts what it should be.
+// such call. codegen/render.py asserts what it should be.
 struct NotCallable {};
 template <>
 struct Count<NotCallable> {

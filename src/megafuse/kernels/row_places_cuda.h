@@ -22,7 +22,7 @@ struct ShiftIndices<First, Indices<I...>> {
   using type = Indices<First + I...>;
 };
 
-// How rows are shared out (runtime/render.py decides): `threads` threads of each of `cluster`
+// How rows are shared out (codegen/tuning/rows.py decides): `threads` threads of each of `cluster`
 // blocks have a row, `items` vectors each; a block has `rows` of them at a time.
 template <int kItems, int kThreads, int kRows, int kCluster, bool kWhole, bool kAhead, int kRing,
           bool kAgain, bool kShifted>

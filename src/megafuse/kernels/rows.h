@@ -19,6 +19,7 @@
 //                                 (weights), and read where they are used
 //   kept                          how many numbers are kept of an element, as Pack<F, kept>
 //   keeps_inputs                  whether no step changes these, so that `load` may be called again
+//   changes_kept                  whether a step changes what is kept
 //   pivots                        whether the GPU starts a piece around one of its elements:
 //                                 around(x), x what is kept of it first, in place of start()
 //   steps                         how often a piece is gone through to summarise it
@@ -55,6 +56,7 @@ struct RowFunctor {
   static constexpr int kept = kKept;
   static constexpr int steps = kSteps;
   static constexpr bool keeps_inputs = true;
+  static constexpr bool changes_kept = false;
   static constexpr bool pivots = false;
   static constexpr bool weighs = false;
   static constexpr bool causal = false;

@@ -34,6 +34,7 @@ struct Softmax : RowFunctor<F, 2, 1, 2>, Scalars<1> {
     F factor, max;
   };
   static constexpr bool keeps_inputs = kAgain;
+  static constexpr bool changes_kept = !kAgain;
   static constexpr bool causal = kCausal;
   template <int kStep>
   static constexpr bool takes_max = kStep == 0;

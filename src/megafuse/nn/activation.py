@@ -10,24 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from megafuse.codegen.activations import AFTER_PRODUCTS, GELU, functions
 from megafuse.nn.plain import hooked, plain
 
 Activation = str | nn.Module | Callable[[Tensor], Tensor]
 
-FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
-}
+FUNCTIONS = functions(*AFTER_PRODUCTS)
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
     "gelu_tanh": functools.partial(nn.GELU, approximate="tanh"),
 }
 # Of a gated block, act(gate(x))·up(x): that has a fused form with silu too.
-GATED: dict[str, Callable[[Tensor], Tensor]] = {**FUNCTIONS, "silu": F.silu}
-APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}  # as torch.nn.functional.gelu says it
-_GELU = {approximate: name for name, approximate in APPROXIMATE.items()}
+GATED = functions(*AFTER_PRODUCTS, "silu")
+APPROXIMATE = {name: approximate for approximate, name in GELU.items()}
 
 
 def known(activation: Activation) -> str | None:
@@ -37,7 +33,7 @@ def known(activation: Activation) -> str | None:
     if isinstance(activation, nn.Module):
         if plain(activation, nn.ReLU):
             return "relu"
-        return _GELU[activation.approximate] if plain(activation, nn.GELU) else None
+        return GELU[activation.approximate] if plain(activation, nn.GELU) else None
     if activation in (F.relu, torch.relu):
         return "relu"
     if activation is F.gelu:
@@ -45,7 +41,7 @@ def known(activation: Activation) -> str | None:
     if isinstance(activation, functools.partial) and activation.func is F.gelu:
         rest = dict(activation.keywords)
         approximate = rest.pop("approximate", "none")
-        return None if rest or activation.args else _GELU.get(approximate)
+        return None if rest or activation.args else GELU.get(approximate)
     return None
 
 

@@ -10,8 +10,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-
 from megafuse.codegen.variant import STORAGE
 from megafuse.runtime import build
 
@@ -53,10 +51,11 @@ class CpuAttention:
         )
 
 
-def cpu_kernel(direction: str, dtype: str, mask: str) -> tuple[str, str]:
-    """Called by the host runtime on a kernel it has not seen (host/programs/attention_cpu.h)."""
+def cpu_kernel(direction: str, dtype: str, mask: str) -> tuple[str, str, str]:
+    """What runtime/host/programs/attention_cpu.h asks for: a library and two functions of it."""
     kernel = CpuAttention(direction, dtype, mask)
-    return str(build.shipped_cpu(kernel.source, kernel.label)), kernel.symbol
+    path = build.shipped_cpu(kernel.source, kernel.label)
+    return str(path), kernel.symbol, f"{kernel.symbol}_scratch"
 
 
 @dataclass(frozen=True)
@@ -118,13 +117,12 @@ class CudaAttention:
 
 
 def cuda_kernel(
-    name: str, dtype: str, mask: str, dim: int, keys: int, query: bool, one_tile: bool, index: int
-) -> tuple[bytes, str, int, int]:
-    """Called by the host runtime on a kernel it has not seen (host/programs/attention_cuda.h)."""
+    arch: str, name: str, dtype: str, mask: str, dim: int, keys: int, query: bool, one_tile: bool
+) -> build.CudaKernel:
+    """What runtime/host/programs/attention_cuda.h asks for."""
     kernel = CudaAttention(name, dtype, mask, dim, keys, query, one_tile)
-    major, minor = torch.cuda.get_device_capability(index)
-    cubin = build.shipped_cuda(kernel.source, f"sm_{major}{minor}", kernel.label)
-    return cubin, kernel.symbol, kernel.threads, kernel.shared_bytes
+    cubin = build.shipped_cuda(kernel.source, arch, kernel.label)
+    return build.cuda_kernel(cubin, kernel.symbol, kernel.threads, shared=kernel.shared_bytes)
 
 
 def catalog() -> Iterator[CudaAttention]:

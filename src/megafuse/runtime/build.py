@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 
 from megafuse.codegen import render, tuning
+from megafuse.codegen.activations import AFTER_PRODUCTS, words
 from megafuse.codegen.variant import STORAGE, Functors, Operand, Variant
 from megafuse.runtime import cache, cpp, fallback, nvrtc, progress, sources
 
-_ACTS = {"none": "mf::NoAct", "relu": "mf::Relu", "gelu": "mf::Gelu", "gelu_tanh": "mf::GeluTanh"}
+_ACTS = {"none": "mf::NoAct", **words(*AFTER_PRODUCTS)}
 
 
 def _stored_pre(variant: Variant) -> dict[str, str]:
@@ -53,17 +54,23 @@ PASSES = {
 _FUNCTORS = dict(PASSES)  # by op; ops declare theirs
 
 
+# What the host runtime takes (runtime/host/core/table.h): path and symbol, perhaps that of a second
+# function; machine code, symbol, threads a block, unroll, blocks a processor, cluster, bytes of
+# shared memory.
+CpuKernel = tuple[str, str] | tuple[str, str, str]
+CudaKernel = tuple[bytes, str, int, int, int, int, int]
+
+
 def declare(op: str, functors: Functors) -> None:
     """Tells the runtime where the arithmetic of `op` is."""
     _FUNCTORS[op] = functors
 
 
 def kernel(
+    index: int,
     op: str,
     family: str,
     choices: dict[str, str | bool],
-    device: str,
-    index: int,
     common: str,
     double: bool,
     dims: int,
@@ -75,12 +82,13 @@ def kernel(
     few_rows: bool,
     across: bool,
     short_rows: bool,
-) -> tuple[str, str] | tuple[bytes, str, int, int, int, int, int]:
-    """Called by the host runtime on a kernel it has not seen (runtime/host/core/kernels.h).
+) -> CpuKernel | CudaKernel:
+    """A functor's kernel for CUDA device `index`, or for the CPU where that is negative.
 
     Where it cannot be built, fallback.Unbuildable; what went wrong in a functor's text, or in a
     header from outside the package, comes through as it is.
     """
+    device = "cpu" if index < 0 else "cuda"
     major, minor = torch.cuda.get_device_capability(index) if device == "cuda" else (0, 0)
     variant = Variant(
         op=op,
@@ -116,12 +124,16 @@ def kernel(
     return cubin, variant.symbol, *launch
 
 
-def worker(name: str, index: int) -> tuple[bytes, str]:
+def worker(arch: str, name: str) -> CudaKernel:
     """A CUDA kernel that is no functor: the struct of kernels/<name>.h that has a run()."""
     source, symbol = render.worker(name)
-    major, minor = torch.cuda.get_device_capability(index)
-    label = name.replace("_", " ")
-    return shipped_cuda(source, f"sm_{major}{minor}", label), symbol
+    cubin = shipped_cuda(source, arch, name.replace("_", " "))
+    return cuda_kernel(cubin, symbol, render.WORKER_THREADS)
+
+
+def cuda_kernel(cubin: bytes, symbol: str, threads: int, shared: int = 0) -> CudaKernel:
+    """A kernel whose caller says how many blocks there are."""
+    return cubin, symbol, threads, 1, 1, 1, shared
 
 
 def shipped_cpu(source: str, label: str) -> Path:

@@ -10,14 +10,16 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from megafuse.codegen.activations import AFTER_PRODUCTS, words
 from megafuse.codegen.variant import STORAGE
 from megafuse.runtime import build
 
 ARCH = "sm_90a"  # wgmma and setmaxnreg are in no other
 SYMBOL = "megafuse_gemm"
-_ACTS = {"none": "Identity", "relu": "Relu", "gelu": "Gelu", "gelu_tanh": "GeluTanh"}
+_ACTS = {"none": "mf::Identity", **words(*AFTER_PRODUCTS)}
 # Shared memory of a block, by its tiles' columns.
 _SHARED = {256: 230464, 128: 230496}
+_THREADS = 384
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Gemm:
 
     @property
     def epilogue(self) -> str:
-        storage, act = STORAGE[self.dtype], f"mf::{_ACTS[self.act]}"
+        storage, act = STORAGE[self.dtype], _ACTS[self.act]
         flags = ", ".join(map(_word, (self.bias, self.residual, self.pre)))
         return f"mf::LinearEpilogue<{storage}, {act}, {flags}>"
 
@@ -52,7 +54,8 @@ class Gemm:
         return (
             f'#include "gemm_sm90.h"\n\nusing Epilogue = {self.epilogue};\n'
             f"using Gemm = mf::GemmSm90<{kind}>;\n"
-            f"static_assert(Gemm::shared_bytes == {_SHARED[self.columns]});\n\n"
+            f"static_assert(Gemm::shared_bytes == {_SHARED[self.columns]});\n"
+            f"static_assert(Gemm::kThreads == {_THREADS});\n\n"
             'extern "C" __global__ void __cluster_dims__(Gemm::kCluster, 1, 1)\n'
             f"    __launch_bounds__(Gemm::kThreads, 1) {SYMBOL}(\n"
             f"        {maps},\n        {more},\n"
@@ -64,16 +67,12 @@ class Gemm:
 
 
 def kernel(
-    dtype: str,
-    act: str,
-    columns: int,
-    bias: bool,
-    residual: bool,
-    pre: bool,
-) -> tuple[bytes, str, int]:
-    """Called by the host runtime on a kernel it has not seen (runtime/host/programs/sm90.h)."""
+    dtype: str, act: str, columns: int, bias: bool, residual: bool, pre: bool
+) -> build.CudaKernel:
+    """What runtime/host/programs/sm90.h asks for."""
     gemm = Gemm(dtype, act, columns, bias, residual, pre)
-    return build.shipped_cuda(gemm.source, ARCH, gemm.label), SYMBOL, _SHARED[columns]
+    cubin = build.shipped_cuda(gemm.source, ARCH, gemm.label)
+    return build.cuda_kernel(cubin, SYMBOL, _THREADS, shared=_SHARED[columns])
 
 
 def catalog() -> Iterator[Gemm]:

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import torch
 
-from megafuse.runtime import build, cache, cpp, fallback, fp32_matmul, progress
+from megafuse.runtime import build, builders, cache, cpp, fallback, fp32_matmul, progress
 from megafuse.runtime.cpp import CompileError
 
 HOST = Path(__file__).resolve().parent / "host"
@@ -43,7 +43,7 @@ def load() -> ModuleType | None:
     except (*fallback.ERRORS, ImportError) as error:
         fallback.tell(unfused + untested(), explained(error), once="host")
         return None
-    module.setup(build.kernel, build.available, fallback.Unbuildable)
+    module.setup(builders.build_kernel, build.available, fallback.Unbuildable)
     fp32_matmul.tell(module)
     return module
 

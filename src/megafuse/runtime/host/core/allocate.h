@@ -5,7 +5,7 @@
 #include <ATen/ExpandUtils.h>
 #include <c10/core/CPUAllocator.h>
 
-#include "core/kernels.h"
+#include "core/cuda.h"
 
 namespace megafuse {
 

@@ -18,6 +18,7 @@ struct LaunchConfig {
 
 struct Driver {
   int (*ModuleLoadData)(void** module, const void* image);
+  int (*ModuleUnload)(void* module);
   int (*ModuleGetFunction)(void** function, void* module, const char* name);
   int (*LaunchKernel)(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                       unsigned by, unsigned bz, unsigned shared, void* stream, void** params,
@@ -50,13 +51,15 @@ struct Driver {
                 error, ")");
   }
 
-  // The kernel `symbol` of a compiled image, loaded into the current context.
-  void* load(const void* image, const char* symbol) const {
-    void *module, *function;
-    check(ModuleLoadData(&module, image), "loading a kernel (cuModuleLoadData)");
-    check(ModuleGetFunction(&function, module, symbol), "finding a kernel (cuModuleGetFunction)");
+  // The kernel `symbol` of a compiled image, loaded into the current context as `module`.
+  void* load(const void* image, const char* symbol, void** module) const {
+    void* function;
+    check(ModuleLoadData(module, image), "loading a kernel (cuModuleLoadData)");
+    check(ModuleGetFunction(&function, *module, symbol), "finding a kernel (cuModuleGetFunction)");
     return function;
   }
+  // Where the process is about to end the driver may be gone: nothing is to be done then.
+  void unload(void* module) const { ModuleUnload(module); }
 
   // Lets launches of a kernel ask for this much dynamic shared memory.
   void allow_shared(void* function, int bytes) const {
@@ -93,6 +96,7 @@ struct Driver {
       slot = reinterpret_cast<std::decay_t<decltype(slot)>>(symbol);
     };
     find(d.ModuleLoadData, "cuModuleLoadData");
+    find(d.ModuleUnload, "cuModuleUnload");
     find(d.ModuleGetFunction, "cuModuleGetFunction");
     find(d.LaunchKernel, "cuLaunchKernel");
     find(d.MemsetD8Async, "cuMemsetD8Async");

@@ -151,12 +151,12 @@ inline bool lay_out(Space& space, at::IntArrayRef shape, at::ArrayRef<Shape> str
   return true;
 }
 
-// How each operand moves along dimension `dim`. Values, sums and outputs of one number a row keep
-// the walk they were added with.
+// How each operand moves along dimension `dim`. Values, sums, indices and outputs of one number a
+// row keep the walk they were added with.
 inline void set_walks(Space& space, int dim = 0) {
   for (int i = 0; i < space.operands; ++i) {
     Operand& op = space.operand[i];
-    if (op.walk == 'v' || op.walk == 'n' || op.walk == 'r' || op.walk == 'w') continue;
+    if (std::strchr("vnrwi", op.walk)) continue;
     op.walk = op.stride[dim] == 1 ? 'c' : op.stride[dim] == 0 ? 'b' : 's';
   }
 }
@@ -199,7 +199,8 @@ inline bool cut_across(Space& space, int width) {
   for (int i = 0; i < space.outputs; ++i)
     if (space.operand[i].walk != 'c' || !lies_dense(space.operand[i])) return false;
   for (int i = space.outputs; i < space.operands; ++i)
-    if (space.operand[i].walk != 'v' && !lies_dense(space.operand[i])) space.operand[i].walk = 'e';
+    if (!std::strchr("vi", space.operand[i].walk) && !lies_dense(space.operand[i]))
+      space.operand[i].walk = 'e';
   return true;
 }
 
@@ -228,10 +229,9 @@ inline uint64_t division_magic(uint64_t d) {
 
 using Words = c10::SmallVector<uint64_t, 64>;
 
-// The words of kernels/pointwise.h. `vector` divides the innermost size (GPU).
-inline Words pack(const Space& space, at::ArrayRef<double> scalars, at::ArrayRef<uint64_t> random,
-                  int vector) {
-  Words words;
+// Appends the words of kernels/pointwise.h. `vector` divides the innermost size (GPU).
+inline void pack(Words& words, const Space& space, at::ArrayRef<uint64_t> numbers,
+                 at::ArrayRef<uint64_t> random, int vector) {
   for (int i = 0; i < space.operands; ++i) words.push_back(space.operand[i].word);
   words.push_back(uint64_t(space.numel));
   for (int d = 0; d + 1 < space.dims; ++d)
@@ -240,13 +240,8 @@ inline Words pack(const Space& space, at::ArrayRef<double> scalars, at::ArrayRef
     words.push_back(division_magic(uint64_t(d == 0 ? space.size[0] / vector : space.size[d])));
   for (int i = 0; i < space.operands; ++i)
     for (int d = 0; d < space.dims; ++d) words.push_back(uint64_t(space.operand[i].stride[d]));
-  for (double s : scalars) {
-    uint64_t bits;
-    std::memcpy(&bits, &s, sizeof bits);
-    words.push_back(bits);
-  }
+  words.append(numbers.begin(), numbers.end());
   words.append(random.begin(), random.end());
-  return words;
 }
 
 }  // namespace megafuse

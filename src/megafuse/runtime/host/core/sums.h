@@ -1,4 +1,4 @@
-// Sums inside a backward kernel: the gradients of broadcast arguments.
+// Sums inside a pointwise kernel: the gradients of broadcast arguments.
 //
 // The index space is recast as (outer A, kept K, inner B): everything summed varies along K alone.
 // B == 1 sums columns, else rows are summed. Every block (every thread, on the CPU) writes its own
@@ -9,7 +9,8 @@
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
-#include "torch/forward.h"
+#include "core/allocate.h"
+#include "core/launch.h"
 
 namespace megafuse {
 
@@ -67,22 +68,21 @@ constexpr int kSumThreads = 256, kSumColumns = 32;  // of kernels/sum_cuda.h
 constexpr int64_t kShortRow = 128;
 
 // How a summing kernel's work is cut up.
-struct SumLaunch {
+struct SumCut {
   int64_t parts = 1;
   unsigned grid_x = 1, grid_y = 1;
 };
 
-inline SumLaunch cut(const Request& request, const SumPlan& plan, unsigned max_grid,
-                     bool one_part) {
-  SumLaunch launch;
+inline SumCut cut(const Request& request, const SumPlan& plan, unsigned max_grid, bool one_part) {
+  SumCut made;
   if (!request.device.is_cuda()) {
-    launch.parts = one_part ? 1 : at::get_num_threads();
+    made.parts = one_part ? 1 : at::get_num_threads();
   } else if (request.family == Family::kSumColumns) {
     const int64_t width = kSumColumns * request.vector;
     const int64_t tiles = (plan.kept + width - 1) / width;
     const int64_t most = std::min<int64_t>((plan.outer + 31) / 32, 65535);
-    launch.parts = one_part ? 1 : std::clamp<int64_t>(max_grid / tiles, 1, most);
-    launch.grid_x = unsigned(tiles), launch.grid_y = unsigned(launch.parts);
+    made.parts = one_part ? 1 : std::clamp<int64_t>(max_grid / tiles, 1, most);
+    made.grid_x = unsigned(tiles), made.grid_y = unsigned(made.parts);
   } else {
     const int64_t rows = plan.kept * plan.outer;
     const bool is_short = request.family == Family::kSumShortRows;
@@ -90,11 +90,11 @@ inline SumLaunch cut(const Request& request, const SumPlan& plan, unsigned max_g
     const int64_t turn = int64_t(kSumThreads) * request.vector;
     const int64_t most = std::min<int64_t>((plan.inner + turn - 1) / turn, 65535);
     const int64_t pieces = is_short || one_part ? 1 : std::clamp<int64_t>(max_grid / rows, 1, most);
-    launch.parts = plan.outer * pieces;
-    launch.grid_x = unsigned((rows + per_block - 1) / per_block);
-    launch.grid_y = unsigned(pieces);
+    made.parts = plan.outer * pieces;
+    made.grid_x = unsigned((rows + per_block - 1) / per_block);
+    made.grid_y = unsigned(pieces);
   }
-  return launch;
+  return made;
 }
 
 // Prepares `request` for a summing kernel: which family, how wide.
@@ -113,40 +113,32 @@ inline void choose_family(Request& request, Space& space, const SumPlan& plan) {
     request.family = Family::kSumRows;
 }
 
-inline void launch_sum(const Request& request, const Space& space, const SumPlan& plan,
-                       const Compiled& kernel, const SumLaunch& how) {
-  std::array<double, kMaxArgs> storage;
-  const Words words = pack(space, numbers_of(request.call, storage), {}, 1);
-  GilRelease no_gil;
-  if (request.device.is_cuda()) {
-    launch_cuda(kernel, request.device, how.grid_x, how.grid_y, words);
-    return;
+// The launch, when the space has all its addresses.
+inline Launch planned(const Request& request, const Space& space, const SumPlan& plan,
+                      const Compiled& kernel, const SumCut& how) {
+  Launch launch{request.device, kernel};
+  pack(launch.words, space, request.given.words, {}, 1);
+  launch.grid_x = how.grid_x, launch.grid_y = how.grid_y;
+  launch.slots = how.parts;
+  if (request.family == Family::kSumColumns) {
+    launch.items = plan.outer;
+    launch.weight = plan.kept;
+  } else {
+    launch.items = space.numel;
+    launch.align = 64;
   }
-  launches.fetch_add(1, std::memory_order_relaxed);
-  const auto function = reinterpret_cast<CpuKernel>(kernel.function);
-  auto run = [&](int64_t begin, int64_t end, int64_t slot) {
-    function(words.data(), begin, end, slot);
-  };
-  if (request.family == Family::kSumColumns)
-    split(plan.outer, plan.kept, 1, how.parts, run);
-  else
-    split(space.numel, 1, 64, how.parts, run);
+  return launch;
 }
 
 // partial[parts, columns] summed over parts, as `dtype`.
 inline at::Tensor add_parts(const at::Tensor& partial, at::ScalarType dtype) {
-  static Op* const op = [] {
-    auto* made = new Op;
-    made->id = 0xffff;
-    made->name = "sum_parts";
-    return made;
-  }();
+  static const Functor* const functor = new Functor("sum_parts");
   const int64_t parts = partial.size(0), columns = partial.size(1);
   const bool cuda = partial.is_cuda();
   at::Tensor out = cuda ? allocate({columns}, {}, dtype, partial.device())
                         : at::zeros({columns}, partial.options().dtype(dtype));
-  const Call call{op};
-  Request request{call, Family::kSumColumns, partial.device(), partial.scalar_type(),
+  const Given given(*functor);
+  Request request{given, Family::kSumColumns, partial.device(), partial.scalar_type(),
                   partial.scalar_type() == at::kDouble};
   Space space;
   space.numel = partial.numel();
@@ -166,8 +158,8 @@ inline at::Tensor add_parts(const at::Tensor& partial, at::ScalarType dtype) {
     sum.stride[d] = d == 1;
   }
   choose_family(request, space, plan);
-  const Compiled kernel = KernelTable::get().find(request, space);
-  launch_sum(request, space, plan, kernel, cut(request, plan, kernel.max_grid, true));
+  const Compiled kernel = find_kernel(request, space);
+  planned(request, space, plan, kernel, cut(request, plan, kernel.max_grid, true)).run();
   return out;
 }
 
@@ -202,11 +194,10 @@ inline at::Tensor sum_by_dimension(const at::Tensor& whole, const at::Tensor& li
 // Runs the space's kernel and returns its 'r' outputs summed, output i as dtypes[i].
 inline std::vector<at::Tensor> sum_inside(Request request, Space& space, const SumPlan& plan,
                                           at::ArrayRef<at::ScalarType> dtypes) {
-  std::optional<CudaScope> scope;
-  if (request.device.is_cuda()) scope.emplace(request.device);
+  const OnDevice on(request.device);
   choose_family(request, space, plan);
-  const Compiled kernel = KernelTable::get().find(request, space);
-  const SumLaunch how = cut(request, plan, kernel.max_grid, false);
+  const Compiled kernel = find_kernel(request, space);
+  const SumCut how = cut(request, plan, kernel.max_grid, false);
   const int64_t count = int64_t(dtypes.size());
   const at::ScalarType summed_in = sum_dtype(request.device, request.use_double);
   at::Tensor partial = allocate({how.parts, count * plan.kept}, {}, summed_in, request.device);
@@ -219,7 +210,7 @@ inline std::vector<at::Tensor> sum_inside(Request request, Space& space, const S
               uint64_t(n++ * plan.kept * op.bytes());
     op.stride[2] = count * plan.kept;  // from one part to the next
   }
-  launch_sum(request, space, plan, kernel, how);
+  planned(request, space, plan, kernel, how).run();
   return totals(partial, dtypes);
 }
 

@@ -28,6 +28,14 @@ struct AttentionCall {
   at::Tensor whole_mask() const { return mask.expand({batches(), heads(), queries(), keys()}); }
 };
 
+// What kernels are compiled for: the mask's dtype, or -1 and "" where there is none.
+inline int mask_dtype(const AttentionCall& call) {
+  return call.mask.defined() ? int(call.mask.scalar_type()) : -1;
+}
+inline const char* mask_dtype_name(const AttentionCall& call) {
+  return call.mask.defined() ? c10::toString(call.mask.scalar_type()) : "";
+}
+
 struct AttentionResult {
   at::Tensor out;  // laid out as q
   at::Tensor lse;  // log of the sum of exponentials by [B, H, S], undefined if not kept

@@ -5,8 +5,6 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
-#include <map>
-
 #include "programs/attention_call.h"
 #include "programs/cpu_features.h"
 
@@ -17,38 +15,16 @@ struct AttentionCpuKernel {
   void (*task)(const uint64_t* words, const int64_t* task, int64_t slot);
   int64_t (*scratch)(int64_t dim, int64_t keys, int64_t together);
 
-  static AttentionCpuKernel find(bool backward, at::ScalarType dtype, const at::Tensor& mask) {
-    static Mutex mutex;
-    static auto* const known = new std::map<std::array<int, 3>, AttentionCpuKernel>;
-    const std::array<int, 3> key{backward, int(dtype),
-                                 mask.defined() ? int(mask.scalar_type()) : -1};
-    {
-      std::shared_lock<Mutex> lock(mutex);
-      const auto found = known->find(key);
-      if (found != known->end()) return found->second;
-    }
-    const AttentionCpuKernel kernel = build(backward, dtype, mask);
-    std::unique_lock<Mutex> lock(mutex);
-    return known->emplace(key, kernel).first->second;
-  }
-
- private:
-  static AttentionCpuKernel build(bool backward, at::ScalarType dtype, const at::Tensor& mask) {
-    GilAcquire gil;
-    Owned module(PyImport_ImportModule("megafuse.runtime.attention"));
-    Owned built(PyObject_CallMethod(module.object, "cpu_kernel", "sss",
-                                    backward ? "backward" : "forward", c10::toString(dtype),
-                                    mask.defined() ? c10::toString(mask.scalar_type()) : ""));
-    const char *path, *symbol;
-    if (!PyArg_ParseTuple(built.object, "ss", &path, &symbol)) throw python_error();
-    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    TORCH_CHECK(library, "megafuse: cannot load the compiled kernel ", path, ": ", dlerror());
-    AttentionCpuKernel kernel;
-    kernel.task = reinterpret_cast<decltype(kernel.task)>(dlsym(library, symbol));
-    kernel.scratch = reinterpret_cast<decltype(kernel.scratch)>(
-        dlsym(library, (std::string(symbol) + "_scratch").c_str()));
-    TORCH_CHECK(kernel.task && kernel.scratch, "megafuse: no symbol ", symbol, " in ", path);
-    return kernel;
+  static AttentionCpuKernel find(bool backward, const AttentionCall& call) {
+    const c10::Device device = call.q.device();
+    Key key(Kind::kAttention, device);
+    for (int part : {int(backward), int(call.q.scalar_type()), mask_dtype(call)}) key.put(part);
+    const Compiled found = KernelTable::get().find(key, device, [&] {
+      return Py_BuildValue("(sss)", backward ? "backward" : "forward",
+                           c10::toString(call.q.scalar_type()), mask_dtype_name(call));
+    });
+    return {reinterpret_cast<decltype(task)>(found.function),
+            reinterpret_cast<decltype(scratch)>(found.second)};
   }
 };
 
@@ -72,12 +48,12 @@ class AttentionCpuRun {
   }
 
   void forward() {
-    const auto kernel = AttentionCpuKernel::find(false, call.q.scalar_type(), call.mask);
+    const auto kernel = AttentionCpuKernel::find(false, call);
     run(kernel, heads * groups(), call.keys(), [](int64_t i, int64_t* task) { task[0] = i; });
   }
 
   void backward(const at::Tensor& dout, const AttentionGradients& to) {
-    const auto kernel = AttentionCpuKernel::find(true, call.q.scalar_type(), call.mask);
+    const auto kernel = AttentionCpuKernel::find(true, call);
     words.want(dout, to);
     // A whole head to a thread reads everything once (five products). Where that leaves threads
     // idle, queries and keys go separately, in smaller pieces (seven products).

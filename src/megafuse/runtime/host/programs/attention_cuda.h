@@ -2,76 +2,9 @@
 // (kernels/attention_cuda.h) where not: short sequences, and what torch's do not take.
 #pragma once
 
-#include <map>
-
 #include "programs/attention_torch.h"
 
 namespace megafuse {
-
-// One of our kernels, compiled for a device.
-struct AttentionCudaKernel {
-  void* function = nullptr;
-  unsigned threads = 0, shared = 0;
-
-  struct Variant {
-    const char* name;  // of its struct in kernels/attention_cuda.h
-    at::ScalarType dtype;
-    int mask;  // its dtype, or -1
-    int dim;   // that tiles have
-    int keys;  // of a tile, or 0
-    bool query, one_tile;
-    int device;
-    auto key() const {
-      return std::make_tuple(name, dtype, mask, dim, keys, query, one_tile, device);
-    }
-  };
-
-  static AttentionCudaKernel find(const Variant& variant) {
-    static Mutex mutex;
-    static auto* const known = new std::map<decltype(variant.key()), AttentionCudaKernel>;
-    {
-      std::shared_lock<Mutex> lock(mutex);
-      const auto found = known->find(variant.key());
-      if (C10_LIKELY(found != known->end())) return found->second;
-    }
-    const AttentionCudaKernel kernel = build(variant);
-    std::unique_lock<Mutex> lock(mutex);
-    return known->emplace(variant.key(), kernel).first->second;
-  }
-
-  void launch(const AttentionWords& words, int64_t blocks, c10::Device device) const {
-    const Driver& driver = Driver::get();
-    void* params[] = {const_cast<uint64_t*>(words.data())};
-    launches.fetch_add(1, std::memory_order_relaxed);
-    driver.check(driver.LaunchKernel(function, unsigned(blocks), 1, 1, threads, 1, 1, shared,
-                                     current_stream(device), params, nullptr),
-                 "a kernel launch");
-  }
-
- private:
-  static AttentionCudaKernel build(const Variant& v) {
-    GilAcquire gil;
-    Owned module(PyImport_ImportModule("megafuse.runtime.attention"));
-    Owned built(PyObject_CallMethod(
-        module.object, "cuda_kernel", "sssiiOOi", v.name, c10::toString(v.dtype),
-        v.mask < 0 ? "" : c10::toString(at::ScalarType(v.mask)), v.dim, v.keys,
-        v.query ? Py_True : Py_False, v.one_tile ? Py_True : Py_False, v.device));
-    PyObject* cubin;
-    const char* symbol;
-    AttentionCudaKernel kernel;
-    if (!PyArg_ParseTuple(built.object, "SsII", &cubin, &symbol, &kernel.threads, &kernel.shared))
-      throw python_error();
-    const Driver& driver = Driver::get();
-    void* loaded;
-    driver.check(driver.ModuleLoadData(&loaded, PyBytes_AS_STRING(cubin)),
-                 "loading a kernel (cuModuleLoadData)");
-    driver.check(driver.ModuleGetFunction(&kernel.function, loaded, symbol),
-                 "finding a kernel (cuModuleGetFunction)");
-    constexpr unsigned kGiven = 48 * 1024;  // without asking
-    if (kernel.shared > kGiven) driver.allow_shared(kernel.function, int(kernel.shared));
-    return kernel;
-  }
-};
 
 // Our kernels' side of a call.
 class AttentionCudaRun {
@@ -89,8 +22,8 @@ class AttentionCudaRun {
   void forward() {
     words.aligned = aligned({&words.q, &words.k, &words.v, &words.out});
     const CudaScope scope(call.q.device());
-    kernel("AttentionForward", 0, false, call.keys() <= kTile)
-        .launch(words, call.batches() * call.heads() * tiles(call.queries()), call.q.device());
+    launch({Name::kForward, 0, false, call.keys() <= kTile},
+           call.batches() * call.heads() * tiles(call.queries()));
   }
 
   void backward(const at::Tensor& dout, const AttentionGradients& to) {
@@ -102,19 +35,18 @@ class AttentionCudaRun {
     const int keys = call.keys() <= kTile ? kTile : 2 * kTile;
     if (call.keys() <= keys) {
       const bool one_tile = call.queries() <= kTile && !call.grouped();
-      kernel("AttentionBackward", keys, true, one_tile).launch(words, heads, call.q.device());
+      launch({Name::kBackward, keys, true, one_tile}, heads);
       return;
     }
     const uint64_t wanted = words.wanted;
     if (wanted & words.kGradKeys) {
       words.wanted = words.kGradKeys;
-      kernel("AttentionBackward", kTile, false, false)
-          .launch(words, heads * tiles(call.keys()), call.q.device());
+      launch({Name::kBackward, kTile, false, false}, heads * tiles(call.keys()));
     }
     if (wanted & words.kGradQuery) {
       words.wanted = words.kGradQuery;
-      kernel("AttentionGradQuery", 0, false, false)
-          .launch(words, call.batches() * call.heads() * tiles(call.queries()), call.q.device());
+      launch({Name::kGradQuery, 0, false, false},
+             call.batches() * call.heads() * tiles(call.queries()));
     }
   }
 
@@ -148,13 +80,31 @@ class AttentionCudaRun {
     return all;
   }
 
-  AttentionCudaKernel kernel(const char* name, int keys, bool query, bool one_tile) const {
-    int dim = 0;
+  // A struct of kernels/attention_cuda.h, keys of a tile (or 0), and two of its flags.
+  enum class Name : uint8_t { kForward, kBackward, kGradQuery };
+  struct Variant {
+    Name name;
+    int keys;
+    bool query, one_tile;
+  };
+
+  void launch(const Variant& v, int64_t blocks) const {
+    const c10::Device device = call.q.device();
+    const at::ScalarType dtype = call.q.scalar_type();
+    int dim = 0;  // that tiles have
     for (int size : {32, 64, 96, 128, 192, 256})
       if (!dim && call.dim() <= size) dim = size;
-    return AttentionCudaKernel::find({name, call.q.scalar_type(),
-                                      call.mask.defined() ? int(call.mask.scalar_type()) : -1, dim,
-                                      keys, query, one_tile, call.q.device().index()});
+    Key key(Kind::kAttention, device);
+    for (int part : {int(v.name), int(dtype), mask_dtype(call), dim / 8, v.keys, int(v.query),
+                     int(v.one_tile)})
+      key.put(part);
+    const Compiled kernel = KernelTable::get().find(key, device, [&] {
+      static const char* const names[] = {"AttentionForward", "AttentionBackward",
+                                          "AttentionGradQuery"};
+      return Py_BuildValue("(sssiiOO)", names[int(v.name)], c10::toString(dtype),
+                           mask_dtype_name(call), dim, v.keys, flag(v.query), flag(v.one_tile));
+    });
+    launch_cuda(kernel, device, unsigned(blocks), 1, words.data());
   }
 
   const AttentionCall& call;

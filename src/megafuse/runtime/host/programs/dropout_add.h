@@ -9,42 +9,32 @@
 
 namespace megafuse {
 
-inline const Op& dropout_op() {
-  static Op* const op = [] {
-    Op* made = internal_op("dropout_add", 2);
-    made->random = true;
-    add_number(made, "p");
-    add_choice(made, "training", {});
-    return made;
-  }();
-  return *op;
-}
-
 struct Dropout {
   double p;
   bool training;
   bool does_something() const { return training && p > 0; }
+
+  Given given() const {
+    static const Functor* const functor =
+        new Functor("dropout_add", {{"training", {}}}, /*draws=*/true);
+    return Given(*functor).choose(0, training).number(p);
+  }
 };
 
 // out = residual + dropout(x), all of them matrices; no residual where it is undefined.
 inline void dropout_add(const at::Tensor& x, const at::Tensor& residual, Dropout dropout,
                         const RandomState& random, const at::Tensor& out) {
-  Pass pass(dropout_op(), Family::kForward, out);
-  pass.call.number[0] = dropout.p;
-  pass.call.choice[1] = dropout.training;
-  pass.write(out).read(x);
-  residual.defined() ? pass.read(residual) : pass.read(0.0);
-  pass.run(random);
+  Pass pass(dropout.given(), Family::kForward, out.sizes(), out.device());
+  pass.write(out).read(x).read(residual, 0.0);
+  pass.run(out.scalar_type(), random.view(*pass.given.functor));
 }
 
 // The gradient of x, which has this dtype, from that of the result.
 inline at::Tensor dropout_grad(const at::Tensor& dy, at::ScalarType dtype, Dropout dropout,
                                const RandomState& random) {
   at::Tensor dx = allocate(dy.sizes(), {}, dtype, dy.device());
-  Pass pass(dropout_op(), Family::kBackward, dx);
-  pass.call.number[0] = dropout.p;
-  pass.call.choice[1] = dropout.training;
-  pass.write(dx).read(dy).run(random);
+  Pass pass(dropout.given(), Family::kBackward, dx.sizes(), dx.device());
+  pass.write(dx).read(dy).run(dx.scalar_type(), random.view(*pass.given.functor));
   return dx;
 }
 

@@ -10,7 +10,7 @@
 #include <bit>
 #include <limits>
 
-#include "torch/forward.h"
+#include "torch/program.h"
 
 namespace megafuse {
 

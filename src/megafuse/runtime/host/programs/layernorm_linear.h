@@ -2,18 +2,9 @@
 #pragma once
 
 #include "programs/linear.h"
-#include "core/rows.h"
+#include "torch/rows.h"
 
 namespace megafuse {
-
-inline const Op& layer_norm_op() {
-  static Op* const op = [] {
-    Op* made = internal_op("layer_norm", 4);
-    add_number(made, "eps");
-    return made;
-  }();
-  return *op;
-}
 
 // Of each row, for the norm's backward.
 struct RowMoments {
@@ -25,16 +16,16 @@ struct RowMoments {
     return {one_a_row(matrix, use_double), one_a_row(matrix, use_double)};
   }
   // As the last outputs of a norm, if they are wanted.
-  void write(RowLaunch& launch) const {
-    if (!defined()) return;
-    launch.write_once(mean, 0);
-    launch.write_once(scale, 1);
+  void write(Pass& pass) const {
+    if (defined()) pass.write_once(mean, 0).write_once(scale, 1);
   }
-  void read(RowLaunch& launch) const {
-    launch.read(&mean, 0);
-    launch.read(&scale, 0);
-  }
+  void read(Pass& pass) const { pass.read(mean, 0).read(scale, 0); }
 };
+
+inline Given layer_norm_given(double eps) {
+  static const Functor* const functor = new Functor("layer_norm");
+  return Given(*functor).number(eps);
+}
 
 // The rows of a matrix normed, then scaled by `weight` and shifted by `bias` where these are
 // defined, written to `out`, where that is, and their moments to `moments`.
@@ -42,15 +33,10 @@ inline at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, cons
                              double eps, const RowMoments& moments, at::Tensor out = {}) {
   if (!out.defined()) out = new_matrix(x.size(0), x.size(1), x);
   if (x.numel() == 0) return out;
-  Call call{&layer_norm_op()};
-  call.number[0] = eps;
-  RowLaunch launch(call, Family::kRowsForward, x.sizes(), x.device());
-  launch.write(out, 0);
-  moments.write(launch);
-  launch.read(&x, 0);
-  launch.read(&weight, 1);
-  launch.read(&bias, 0);
-  launch.run(x.scalar_type(), {});
+  Pass pass(layer_norm_given(eps), Family::kRowsForward, x.sizes(), x.device());
+  pass.write(out);
+  moments.write(pass);
+  pass.read(x).read(weight, 1).read(bias, 0).run(x.scalar_type());
   return out;
 }
 
@@ -70,17 +56,13 @@ inline LayerNormGradients layer_norm_grad(const at::Tensor& dy, const at::Tensor
     };
     return {into, zeros(weight_like), zeros(bias_like)};
   }
-  Call call{&layer_norm_op()};
-  call.number[0] = eps;
-  RowLaunch launch(call, Family::kRowsBackward, x.sizes(), x.device());
-  if (into.defined()) launch.write(into, 0);
-  if (weight_like.defined()) launch.sum(1, weight_like.scalar_type());
-  if (bias_like.defined()) launch.sum(2, bias_like.scalar_type());
-  launch.read(&dy, 0);
-  launch.read(&x, 0);
-  moments.read(launch);
-  launch.read(&weight, 1);
-  const auto sums = launch.run(x.scalar_type(), {});
+  Pass pass(layer_norm_given(eps), Family::kRowsBackward, x.sizes(), x.device());
+  if (into.defined()) pass.write(into, 0);
+  if (weight_like.defined()) pass.sum(weight_like.scalar_type(), 1);
+  if (bias_like.defined()) pass.sum(bias_like.scalar_type(), 2);
+  pass.read(dy).read(x);
+  moments.read(pass);
+  const auto sums = pass.read(weight, 1).run(x.scalar_type());
   LayerNormGradients gradients{into, {}, {}};
   if (weight_like.defined()) gradients.weight = sums.front();
   if (bias_like.defined()) gradients.bias = sums.back();

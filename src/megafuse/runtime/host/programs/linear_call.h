@@ -5,9 +5,14 @@
 
 #include <optional>
 
+#include "core/functor.h"
+
 namespace megafuse {
 
 enum class Act : uint8_t { kNone, kRelu, kGelu, kGeluTanh };  // kGelu: the erf form
+
+// The same as a choice of functors, in this order.
+inline Functor::Choice act_choice() { return {"act", {"none", "relu", "gelu", "gelu_tanh"}}; }
 
 // out = act(x·weightᵀ + bias) + residual. What is undefined is left out.
 struct LinearCall {

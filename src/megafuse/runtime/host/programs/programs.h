@@ -4,10 +4,10 @@
 #include "programs/attention.h"
 #include "programs/gelu_linear.h"
 #include "programs/layernorm_linear.h"
-#include "torch/pointwise.h"
-#include "core/rows.h"
 #include "programs/swiglu_ffn.h"
 #include "programs/transformer_block.h"
+#include "torch/pointwise.h"
+#include "torch/rows.h"
 
 namespace megafuse {
 

@@ -40,48 +40,14 @@ struct Sm90Gemm {
   int columns;  // of a tile: 256, or 128 where the warpgroups of a block take turns
   bool bias = false, residual = false, pre = false;
 
-  uint64_t key(c10::Device device) const {
-    uint64_t bits = uint64_t(device.index()) << 16 | uint64_t(dtype) << 8 | uint64_t(act) << 6;
-    bits = bits << 8 | uint64_t(columns / 8);
-    for (bool flag : {bias, residual, pre}) bits = bits << 1 | flag;
-    return bits;
-  }
-
-  struct Loaded {
-    void* function = nullptr;
-    unsigned shared_bytes = 0;
-  };
-  Loaded find(c10::Device device) const {
-    static Mutex mutex;
-    static auto* const table = new std::unordered_map<uint64_t, Loaded>;
-    {
-      std::shared_lock<Mutex> lock(mutex);
-      const auto it = table->find(key(device));
-      if (C10_LIKELY(it != table->end())) return it->second;
-    }
-    const Loaded loaded = load();
-    std::unique_lock<Mutex> lock(mutex);
-    return table->emplace(key(device), loaded).first->second;
-  }
-
- private:
-  Loaded load() const {
-    GilAcquire gil;
-    static const char* const acts[] = {"none", "relu", "gelu", "gelu_tanh"};
-    Owned module(PyImport_ImportModule("megafuse.runtime.gemm_sm90"));
-    auto flag = [](bool f) { return f ? Py_True : Py_False; };
-    Owned built(PyObject_CallMethod(module.object, "kernel", "ssiOOO", c10::toString(dtype),
-                                    acts[int(act)], columns, flag(bias), flag(residual),
-                                    flag(pre)));
-    PyObject* cubin;
-    const char* symbol;
-    int shared_bytes;
-    if (!PyArg_ParseTuple(built.object, "Ssi", &cubin, &symbol, &shared_bytes))
-      throw python_error();
-    const Driver& driver = Driver::get();
-    const Loaded loaded{driver.load(PyBytes_AS_STRING(cubin), symbol), unsigned(shared_bytes)};
-    driver.allow_shared(loaded.function, shared_bytes);
-    return loaded;
+  Compiled find(c10::Device device) const {
+    Key key(Kind::kGemmSm90, device);
+    for (int part : {int(dtype), int(act), columns / 8, bias | residual << 1 | pre << 2})
+      key.put(part);
+    return KernelTable::get().find(key, device, [&] {
+      return Py_BuildValue("(ssiOOO)", c10::toString(dtype), act_choice().values[int(act)].c_str(),
+                           columns, flag(bias), flag(residual), flag(pre));
+    });
   }
 };
 
@@ -137,7 +103,7 @@ inline void launch_sm90(const Sm90Gemm& gemm, const Sm90Shape& shape, const at::
                         Sm90Beside beside) {
   const c10::Device device = out.device();
   CudaScope scope(device);
-  const Sm90Gemm::Loaded kernel = gemm.find(device);
+  const Compiled kernel = gemm.find(device);
   const int64_t across = gemm.columns;
   constexpr uint32_t kRowsPerWarp = 16;
   TensorMap a_map(a, Sm90Shape::kTileM);
@@ -152,11 +118,7 @@ inline void launch_sm90(const Sm90Gemm& gemm, const Sm90Shape& shape, const at::
   const int64_t tiles = shape.row_tiles() * shape.column_tiles(gemm.columns);
   const auto grid =
       unsigned(2 * std::min<int64_t>(tiles, hopper_multiprocessors(device) / Sm90Shape::kCluster));
-  launches.fetch_add(1, std::memory_order_relaxed);
-  const Driver& driver = Driver::get();
-  driver.check(driver.LaunchKernel(kernel.function, grid, 1, 1, 384, 1, 1, kernel.shared_bytes,
-                                   current_stream(device), params, nullptr),
-               "a GEMM's launch");
+  launch_cuda(kernel, device, grid, 1, params);
 }
 
 // Pairs of columns are read at once.

@@ -18,7 +18,6 @@
 
 #include "programs/epilogue.h"
 #include "programs/gemm.h"
-#include "core/rows.h"
 
 namespace megafuse {
 
@@ -48,7 +47,7 @@ struct Halves {
 
 // `matrix` split row by row; low half first, or last, so that the mixed products are one GEMM.
 inline Halves split_rows(const at::Tensor& matrix, bool low_first) {
-  static Op* const op = internal_op("split_halves", 8);
+  static const Functor* const split_halves = new Functor("split_halves");
   Halves halves;
   halves.source = matrix.stride(1) == 1 ? matrix : matrix.contiguous();
   const int64_t rows = matrix.size(0), k = matrix.size(1);
@@ -56,37 +55,17 @@ inline Halves split_rows(const at::Tensor& matrix, bool low_first) {
   halves.low = halves.both.narrow(1, low_first ? 0 : k, k);
   halves.high = halves.both.narrow(1, low_first ? k : 0, k);
   halves.exponents = allocate({rows}, {}, at::kFloat, matrix.device());
-  const Call call{op};
-  RowLaunch launch(call, Family::kRowsForward, matrix.sizes(), matrix.device());
-  launch.write(halves.low, 0);
-  launch.write(halves.high, 1);
-  launch.write_once(seen_as(halves.exponents, {rows, 1}, {1, 1}), 0);
-  launch.read(&halves.source, 0);
-  launch.run(at::kFloat, {});
+  Pass pass(*split_halves, Family::kRowsForward, matrix.sizes(), matrix.device());
+  pass.write(halves.low, 0).write(halves.high, 1);
+  pass.write_once(seen_as(halves.exponents, {rows, 1}, {1, 1}), 0);
+  pass.read(halves.source).run(at::kFloat);
   return halves;
 }
 
-// The kernel of split_mend.h, loaded once for each device.
-inline void* mend_kernel(c10::Device device) {
-  static Mutex mutex;
-  static auto* const loaded = new std::unordered_map<int, void*>;
-  {
-    std::shared_lock<Mutex> lock(mutex);
-    const auto found = loaded->find(device.index());
-    if (C10_LIKELY(found != loaded->end())) return found->second;
-  }
-  void* const function = [&] {
-    GilAcquire gil;
-    Owned module(PyImport_ImportModule("megafuse.runtime.build"));
-    Owned built(
-        PyObject_CallMethod(module.object, "worker", "si", "split_mend", int(device.index())));
-    PyObject* cubin;
-    const char* symbol;
-    if (!PyArg_ParseTuple(built.object, "Ss", &cubin, &symbol)) throw python_error();
-    return Driver::get().load(PyBytes_AS_STRING(cubin), symbol);
-  }();
-  std::unique_lock<Mutex> lock(mutex);
-  return loaded->emplace(device.index(), function).first->second;
+// The kernel of split_mend.h.
+inline Compiled mend_kernel(c10::Device device) {
+  return KernelTable::get().find(Key(Kind::kWorker, device), device,
+                                 [] { return Py_BuildValue("(s)", "split_mend"); });
 }
 
 // Rows with Inf or NaN (kernels/split_mend.h).
@@ -107,16 +86,11 @@ inline void mend_product(const at::Tensor& product, const Halves& a, const Halve
          product.size(0),
          product.size(1),
          a.source.size(1)};
-  constexpr int64_t kThreads = 256;
   const c10::Device device = product.device();
   CudaScope scope(device);
-  void* params[] = {&mend};
-  launches.fetch_add(1, std::memory_order_relaxed);
-  const Driver& driver = Driver::get();
-  driver.check(driver.LaunchKernel(
-                   mend_kernel(device), unsigned((mend.m + mend.n + kThreads - 1) / kThreads), 1, 1,
-                   unsigned(kThreads), 1, 1, 0, current_stream(device), params, nullptr),
-               "a kernel launch");
+  const Compiled kernel = mend_kernel(device);
+  const unsigned blocks = unsigned((mend.m + mend.n + kernel.block - 1) / kernel.block);
+  launch_cuda(kernel, device, blocks, 1, &mend);
 }
 
 // a·bᵀ, still scaled; nothing where cuBLASLt does not take it.
@@ -141,27 +115,16 @@ inline at::Tensor split_product(const Halves& a, const Halves& b) {
   return product;
 }
 
-inline const Op& split_epilogue_op() {
-  static Op* const op = [] {
-    Op* made = internal_op("split_epilogue", 9);
-    add_choice(made, "act", {"none", "relu", "gelu", "gelu_tanh"});
-    return made;
-  }();
-  return *op;
-}
-
 // out = act(product, scaled back, + bias) + residual, and pre; `out` or `pre` may be `product`.
 inline void finish_split(const at::Tensor& product, const Halves& a, const Halves& b,
                          const at::Tensor& bias, Act act, const at::Tensor& residual,
                          const at::Tensor& out, const at::Tensor& pre) {
-  Pass pass(split_epilogue_op(), Family::kForward, out);
-  pass.call.choice[0] = uint8_t(act);
+  static const Functor* const functor = new Functor("split_epilogue", {act_choice()});
+  Pass pass(Given(*functor).choose(0, int(act)), Family::kForward, out.sizes(), out.device());
   pass.write(out);
   if (pre.defined()) pass.write(pre, 1);
   pass.read(product).read(a.exponents.unsqueeze(1)).read(b.exponents);
-  bias.defined() ? pass.read(bias) : pass.read(0.0);
-  residual.defined() ? pass.read(residual) : pass.read(0.0);
-  pass.run();
+  pass.read(bias, 0.0).read(residual, 0.0).run(out.scalar_type());
 }
 
 inline bool splits(const at::Tensor& a, const SplitShape& shape) {

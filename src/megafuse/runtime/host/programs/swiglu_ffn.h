@@ -5,9 +5,9 @@
 
 namespace megafuse {
 
-inline const Op& swiglu_op() {
-  static Op* const op = internal_op("swiglu", 3);
-  return *op;
+inline Pass swiglu_pass(Family family, const at::Tensor& like) {
+  static const Functor* const functor = new Functor("swiglu");
+  return Pass(*functor, family, like.sizes(), like.device());
 }
 
 struct SwigluFfn : Program {
@@ -25,7 +25,8 @@ struct SwigluFfn : Program {
     };
     const at::Tensor gate = layer(kGate, kGateBias), up = layer(kUp, kUpBias);
     const at::Tensor hidden = keep ? new_matrix(gate.size(0), gate.size(1), gate) : gate;
-    Pass(swiglu_op(), Family::kForward, hidden).write(hidden).read(gate).read(up).run();
+    Pass product = swiglu_pass(Family::kForward, hidden);
+    product.write(hidden).read(gate).read(up).run(hidden.scalar_type());
     at::Tensor residual = argument(call, kResidual);
     if (residual.defined()) residual = as_matrix(residual);
     const at::Tensor out =
@@ -50,12 +51,12 @@ struct SwigluFfn : Program {
     // The gradient of gate takes the place of that of the product.
     const at::Tensor gate = grad_input(dy, as_operand(b.saved[kDown]));
     const at::Tensor up = new_matrix(gate.size(0), gate.size(1), gate);
-    Pass pass(swiglu_op(), Family::kBackward, gate);
+    Pass pass = swiglu_pass(Family::kBackward, gate);
     pass.write(gate, 0).write(up, 1);
     if (b.wanted[kGateBias]) pass.sum(gate.scalar_type(), 0);
     if (b.wanted[kUpBias]) pass.sum(gate.scalar_type(), 1);
     pass.read(gate).read(as_matrix(b.saved[kSavedGate])).read(as_matrix(b.saved[kSavedUp]));
-    auto sums = pass.run();
+    const auto sums = pass.run(gate.scalar_type());
     if (b.wanted[kGateBias]) gradients[kGateBias] = sums.front();
     if (b.wanted[kUpBias]) gradients[kUpBias] = sums.back();
     if (b.wanted[kGate]) gradients[kGate] = grad_weight(gate, as_operand(x));

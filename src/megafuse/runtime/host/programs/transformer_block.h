@@ -18,15 +18,10 @@
 
 namespace megafuse {
 
-inline const Op& residual_norm_op() {
-  static Op* const op = [] {
-    Op* made = internal_op("residual_layer_norm", 10);
-    add_number(made, "p");
-    add_choice(made, "training", {});
-    add_number(made, "eps");
-    return made;
-  }();
-  return *op;
+// Without dropout, so that results 0 and 1 of the backward are the same.
+inline Given residual_norm_given(double eps) {
+  static const Functor* const functor = new Functor("residual_layer_norm", {{"training", {}}});
+  return Given(*functor).number(0).number(eps);
 }
 
 // beside + the gradient of layer_norm(x) for dy, written to `into`, which may be dy or `beside`,
@@ -37,19 +32,14 @@ inline LayerNormGradients residual_norm_grad(const at::Tensor& dy, const at::Ten
                                              const at::Tensor& weight, double eps, at::Tensor into,
                                              at::Tensor narrow, at::Tensor weight_like,
                                              at::Tensor bias_like) {
-  Call call{&residual_norm_op()};
-  call.number[2] = eps;  // p is 0, so that results 0 and 1 are the same
-  RowLaunch launch(call, Family::kRowsBackward, x.sizes(), x.device());
-  launch.write(into, 0);
-  if (narrow.defined()) launch.write(narrow, 1);
-  if (weight_like.defined()) launch.sum(2, weight_like.scalar_type());
-  if (bias_like.defined()) launch.sum(3, bias_like.scalar_type());
-  launch.read(&dy, 0);
-  launch.read(&beside, 0);
-  launch.read(&x, 0);
-  moments.read(launch);
-  launch.read(&weight, 1);
-  const auto sums = launch.run(x.scalar_type(), {});
+  Pass pass(residual_norm_given(eps), Family::kRowsBackward, x.sizes(), x.device());
+  pass.write(into, 0);
+  if (narrow.defined()) pass.write(narrow, 1);
+  if (weight_like.defined()) pass.sum(weight_like.scalar_type(), 2);
+  if (bias_like.defined()) pass.sum(bias_like.scalar_type(), 3);
+  pass.read(dy).read(beside, 0).read(x);
+  moments.read(pass);
+  const auto sums = pass.read(weight, 1).run(x.scalar_type());
   LayerNormGradients gradients{into, {}, {}};
   if (weight_like.defined()) gradients.weight = sums.front();
   if (bias_like.defined()) gradients.bias = sums.back();
@@ -60,17 +50,10 @@ inline LayerNormGradients residual_norm_grad(const at::Tensor& dy, const at::Ten
 inline void residual_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
                           const at::Tensor& bias, double eps, const at::Tensor& normed,
                           const at::Tensor& sum, const RowMoments& moments) {
-  Call call{&residual_norm_op()};
-  call.number[2] = eps;
-  RowLaunch launch(call, Family::kRowsForward, x.sizes(), x.device());
-  launch.write(normed, 0);
-  launch.write(sum, 1);
-  moments.write(launch);
-  launch.read(&x, 0);
-  launch.read(&residual, 0);
-  launch.read(&weight, 1);
-  launch.read(&bias, 0);
-  launch.run(residual.scalar_type(), {});
+  Pass pass(residual_norm_given(eps), Family::kRowsForward, x.sizes(), x.device());
+  pass.write(normed, 0).write(sum, 1);
+  moments.write(pass);
+  pass.read(x).read(residual).read(weight, 1).read(bias, 0).run(residual.scalar_type());
 }
 
 inline at::Tensor new_matrix_like(const at::Tensor& t) {

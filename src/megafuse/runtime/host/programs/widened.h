@@ -10,7 +10,6 @@
 #include <ATen/ops/mm.h>
 
 #include "programs/epilogue.h"
-#include "core/rows.h"
 
 namespace megafuse {
 
@@ -70,11 +69,6 @@ void for_widened_product(const at::Tensor& a, const at::Tensor& b, const Use& us
   }
 }
 
-inline const Op& row_dot_op() {
-  static Op* const op = internal_op("row_dot", 11);
-  return *op;
-}
-
 // Whether a product is of a few rows with a matrix whose columns are contiguous: the matrix is then
 // read where it lies, once for each row, and not widened. 768 x 3072 in bfloat16 on two cores of a
 // Neoverse-N1: 0.40 ms a row, and 1.2 for up to four widened; 4096 x 4096: 3.1 and 17.7.
@@ -85,17 +79,14 @@ inline bool is_few_dots(const at::Tensor& a, const at::Tensor& b) {
 
 // a·b in float32 for such.
 inline at::Tensor few_dots(const at::Tensor& a, const at::Tensor& b) {
+  static const Functor* const row_dot = new Functor("row_dot");
   const at::Tensor left = widened(a), right = transposed(b);
   const at::Tensor product = allocate({a.size(0), b.size(1)}, {}, at::kFloat, a.device());
   for (int64_t i = 0; i < a.size(0); ++i) {
     const at::Tensor row = left.narrow(0, i, 1), dots = product.narrow(0, i, 1);
     const at::Tensor values = transposed(dots);
-    Call call{&row_dot_op()};
-    RowLaunch launch(call, Family::kRowsForward, right.sizes(), a.device());
-    launch.write_once(values, 0);
-    launch.read(&right, 0);
-    launch.read(&row, 0);
-    launch.run(at::kFloat, {});
+    Pass pass(*row_dot, Family::kRowsForward, right.sizes(), a.device());
+    pass.write_once(values, 0).read(right).read(row).run(at::kFloat);
   }
   return product;
 }

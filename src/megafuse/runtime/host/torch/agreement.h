@@ -4,7 +4,8 @@
 #include <cmath>
 #include <optional>
 
-#include "core/kernels.h"
+#include "core/launch.h"
+#include "torch/op.h"
 
 namespace megafuse {
 

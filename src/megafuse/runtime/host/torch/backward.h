@@ -4,7 +4,7 @@
 
 #include <ATen/ops/empty_like.h>
 
-#include "core/sums.h"
+#include "torch/forward.h"
 
 namespace megafuse {
 
@@ -85,10 +85,8 @@ class Backward {
   // One launch that writes the gradients `whole` and sums those in `summed`; false where their
   // layout does not allow it (nothing is launched then).
   bool launch(const Which& whole, const Which& summed) {
-    Space space;
-    space.numel = grad.numel();
-    c10::SmallVector<Shape, 8> strides;
-    const Shape dense = dense_strides(shape, order);
+    Pass pass(given_of(b.call), Family::kBackward, shape, grad.device());
+    pass.in_order(order);
     Which written;
     for (int i : whole) {
       // Gradients that are the same result in the same dtype share their memory.
@@ -99,40 +97,24 @@ class Backward {
         gradients[i] = gradients[*twin];
         continue;
       }
-      gradients[i] = allocate(shape, is_logical(order) ? at::IntArrayRef() : at::IntArrayRef(dense),
+      gradients[i] = allocate(shape, is_logical(order) ? Shape() : dense_strides(shape, order),
                               dtype_of(i), grad.device());
-      space.add(dtype_of(i), 'c', gradients[i].mutable_data_ptr()).result = result_of(i);
-      strides.push_back(dense);
+      pass.write(gradients[i], result_of(i));
       written.push_back(i);
     }
-    const at::ScalarType compute = use_double ? at::kDouble : at::kFloat;
-    c10::SmallVector<at::ScalarType, 4> dtypes;
-    for (int i : summed) {
-      space.add(sum_dtype(grad.device(), use_double), 'r', nullptr).result = result_of(i);
-      strides.push_back(packed_strides(b.like[i].sizes()));
-      dtypes.push_back(dtype_of(i));
-    }
-    space.outputs = space.operands;
-    space.add(grad.scalar_type(), 'c', grad.const_data_ptr());
+    for (int i : summed) pass.sum(dtype_of(i), result_of(i), packed_strides(b.like[i].sizes()));
+    pass.read(grad);
     for (size_t s = 0; s < b.saved.size(); ++s) {
       const at::Tensor& t = b.saved[s];
       if (by_value(s))
-        space.add_value(t.defined() ? value_of(t) : b.saved_value[s]);
+        pass.read(t.defined() ? value_of(t) : b.saved_value[s]);
       else
-        space.add(t.scalar_type(), 'c', t.const_data_ptr());
+        pass.read(t);
     }
-    strides.append(reads.begin(), reads.end());
-    if (!lay_out(space, shape, strides, order)) return false;
-    Request request{b.call, Family::kBackward, grad.device(), compute, use_double};
-    if (summed.empty()) {
-      set_walks(space);
-      megafuse::run(request, space, b.random.view(op));
-      return true;
-    }
-    const SumPlan plan = plan_sum(space);
-    if (!plan.possible) return false;
-    const auto sums = sum_inside(request, space, plan, dtypes);
-    for (size_t s = 0; s < summed.size(); ++s) gradients[summed[s]] = sums[s];
+    const auto sums =
+        pass.try_run(use_double ? at::kDouble : at::kFloat, b.random.view(op.functor));
+    if (!sums) return false;
+    for (size_t s = 0; s < summed.size(); ++s) gradients[summed[s]] = (*sums)[s];
     return true;
   }
 

@@ -7,8 +7,9 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/python_headers.h>
 
-#include "torch/dispatch.h"
 #include "programs/programs.h"
+#include "graph/function.h"
+#include "torch/dispatch.h"
 
 namespace megafuse {
 namespace {
@@ -208,8 +209,7 @@ PyObject* callable(Op* op) {
 PyObject* register_op(PyObject*, PyObject* d) {
   HANDLE_TH_ERRORS
   auto op = std::make_unique<Op>();
-  op->id = int(all_ops().size());
-  op->name = PyUnicode_AsUTF8(get(d, "name"));
+  op->name = op->functor.name = PyUnicode_AsUTF8(get(d, "name"));
   for (const auto& known : all_ops())
     if (known->name == op->name) return callable(known.get());
   static const char* const families[] = {"pointwise", "rows", "composite"};
@@ -239,6 +239,10 @@ PyObject* register_op(PyObject*, PyObject* d) {
     const int position = int(op->args.size());
     if (arg.is_tensor()) op->tensors.push_back(position);
     if (arg.is_number()) op->numbers.push_back(position);
+    if (arg.kind == ArgKind::kFlag || arg.kind == ArgKind::kChoice) {
+      op->choices.push_back(position);
+      op->functor.choices.push_back({arg.name, arg.choices});
+    }
     op->args.push_back(std::move(arg));
   });
   TORCH_CHECK(op->args.size() <= size_t(kMaxArgs), "megafuse.", op->name, " has ", op->args.size(),
@@ -251,8 +255,8 @@ PyObject* register_op(PyObject*, PyObject* d) {
   op->dtype_like = int(PyLong_AsLong(get(d, "dtype_like")));
   op->inverted = int(PyLong_AsLong(get(d, "inverted")));
   op->laid_out_as = int(PyLong_AsLong(get(d, "laid_out_as")));
-  op->random = PyObject_IsTrue(get(d, "random"));
-  if (op->random) op->p = position_of(*op, "p"), op->training = position_of(*op, "training");
+  op->random = op->functor.random = PyObject_IsTrue(get(d, "random"));
+  if (op->random) op->p = op->position("p"), op->training = op->position("training");
   if (PyObject* autocast = get(d, "autocast"); autocast != Py_None) {
     op->autocast = c10::DispatchKeySet(c10::DispatchKey::AutocastCUDA);
     op->autocast_lowers = std::string(PyUnicode_AsUTF8(autocast)) == "lower";
@@ -350,6 +354,8 @@ PyMethodDef methods[] = {
     {"forget_kernels", forget_kernels, METH_NOARGS, nullptr},
     {"remember_launches", set_remember_launches, METH_O, nullptr},
     {"bare_launch", bare_launch, METH_O, nullptr},
+    {"graph_function", graph::new_function, METH_VARARGS, nullptr},
+    {"graph_add", graph::add_variant, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,

@@ -6,13 +6,12 @@
 #include <c10/core/DispatchKeySet.h>
 #include <torch/csrc/python_headers.h>
 
-#include <atomic>
-#include <string>
-#include <vector>
+#include "core/functor.h"
 
 namespace megafuse {
 
 constexpr int kMaxArgs = 24;
+static_assert(kMaxArgs <= kMaxChoices);
 
 enum class ArgKind : uint8_t {
   kTensor,          // a floating-point tensor
@@ -62,13 +61,14 @@ struct Program;
 
 // Destroyed only where registering it failed, with the GIL held: calls refer to it for ever.
 struct Op {
-  int id;
   std::string name;
+  Functor functor;  // of pointwise and row-wise ops; a composite's passes have their own
   OpFamily family = OpFamily::kPointwise;
   const Program* program = nullptr;
   std::vector<Arg> args;
   std::vector<int> tensors;  // positions of tensor arguments, in the functor's order
   std::vector<int> numbers;  // positions of kNumber and kInteger arguments, likewise
+  std::vector<int> choices;  // positions of kFlag and kChoice arguments, likewise
   int outputs = 1;           // results that users see
   int kept = 0;              // further results, for the backward alone
   at::ScalarType fixed_dtype = at::ScalarType::Undefined;  // of the output; else promoted
@@ -97,6 +97,12 @@ struct Op {
     for (PyObject* object : {slow, reference, explain, vjp, kept_like}) Py_XDECREF(object);
   }
 
+  // Where the argument of this name is.
+  int position(const char* argument) const {
+    for (size_t i = 0; i < args.size(); ++i)
+      if (args[i].name == argument) return int(i);
+    TORCH_CHECK(false, "megafuse.", name, " has no argument ", argument);
+  }
   bool differentiable() const { return !grads.empty(); }
   bool pointwise() const { return family == OpFamily::kPointwise; }
 };
@@ -108,5 +114,14 @@ struct Call {
   double number[kMaxArgs] = {};  // kNumber, kInteger, or a kTensorOrNumber given as a number
   uint8_t choice[kMaxArgs] = {};
 };
+
+// What the call gives its op's functor.
+inline Given given_of(const Call& call) {
+  const Op& op = *call.op;
+  Given given(op.functor);
+  for (size_t i = 0; i < op.choices.size(); ++i) given.choose(int(i), call.choice[op.choices[i]]);
+  for (int arg : op.numbers) given.number(call.number[arg]);
+  return given;
+}
 
 }  // namespace megafuse

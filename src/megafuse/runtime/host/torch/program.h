@@ -5,8 +5,8 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "core/pass.h"
 #include "torch/agreement.h"
-#include "core/allocate.h"
 #include "torch/plain.h"
 
 namespace megafuse {
@@ -15,8 +15,8 @@ namespace megafuse {
 struct RandomState {
   uint64_t words[5] = {};
   at::Tensor kept;  // what `words` points into, if anything
-  at::ArrayRef<uint64_t> view(const Op& op) const {
-    return op.random ? at::ArrayRef<uint64_t>(words, 5) : at::ArrayRef<uint64_t>();
+  at::ArrayRef<uint64_t> view(const Functor& functor) const {
+    return functor.random ? at::ArrayRef<uint64_t>(words, 5) : at::ArrayRef<uint64_t>();
   }
 };
 

@@ -1,0 +1,439 @@
+"""A Python function and its arguments → the ATen graph that it runs, traced by torch.
+
+    captured = capture(function, args, kwargs)
+    captured.forward            an fx graph: the tensors and numbers among the arguments → results
+    captured.backward           saved values and gradients → gradients; None without autograd
+    captured.guards             what must hold of sizes and numbers for the graph to be right
+
+Arguments are the leaves of (args, kwargs), in pytree order, and counted so. Tensors and numbers
+(floats and ints) are the graph's placeholders; everything else is fixed: another flag, string,
+None or dtype is another capture. In-place operations are functionalised; what was written to an
+argument comes back as a further result, and `writes` says which.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import sympy
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+)
+from torch.fx import traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+from torch.utils import _pytree as pytree
+
+from megafuse.graph import origin
+from megafuse.graph.ir import Origin
+from megafuse.graph.tracing import (
+    CaptureError,
+    StandIns,
+    Watch,
+    functional,
+    is_number,
+    is_written,
+    unwrapped,
+    wrapped,
+)
+
+__all__ = ["Argument", "CaptureError", "Captured", "Returned", "capture"]
+
+Table = Mapping[torch._ops.OpOverload, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One leaf of the call: a placeholder (with its stand-in), or a value that must be equal."""
+
+    kind: Literal["tensor", "number", "fixed"]
+    name: str
+    value: Any  # a fake tensor, a SymInt or SymFloat, or the fixed value itself
+
+
+@dataclass(frozen=True)
+class Returned:
+    """One leaf of what the function returns: the place-th result of `forward`, or a fixed value."""
+
+    kind: Literal["tensor", "number", "fixed"]
+    value: Any  # a place, or the value
+
+
+@dataclass
+class Captured:
+    """What capture() found. Results of `forward` are, in this order: the user's tensors and numbers
+    (as `returned` numbers them), the new contents of the arguments in `writes`, and what the
+    backward graph needs (`saved` of them)."""
+
+    arguments: tuple[Argument, ...]
+    spec: pytree.TreeSpec
+    forward: torch.fx.GraphModule
+    returned: tuple[Returned, ...]
+    out_spec: pytree.TreeSpec
+    writes: tuple[int, ...] = ()
+    backward: torch.fx.GraphModule | None = None
+    saved: int = 0
+    # The backward graph's placeholders: ("saved", which), or ("gradient", of which result).
+    backward_takes: tuple[tuple[Literal["saved", "gradient"], int], ...] = ()
+    gradients: tuple[int, ...] = ()  # the arguments whose gradients it returns
+    # The graph is right for a call whose arguments have the sizes, strides and numbers that their
+    # stand-ins show (a symbol is what it is where it stands alone), and for which these hold.
+    guards: tuple[sympy.Basic, ...] = ()
+    symbols: dict[sympy.Symbol, sympy.Symbol] = field(default_factory=dict)  # torch's → s0, s1, …
+
+    def placeholders(self) -> list[int]:
+        """Which arguments are the forward graph's placeholders, in their order."""
+        return [i for i, a in enumerate(self.arguments) if a.kind != "fixed"]
+
+
+def capture(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    decompositions: Table | None = None,
+) -> Captured:
+    """Traces function(*args, **kwargs), with its backward pass where autograd would record one."""
+    failed: Exception | None = None
+    for symbolic in _ATTEMPTS:
+        try:
+            return _capture(function, args, kwargs or {}, decompositions or {}, symbolic)
+        except CaptureError:
+            raise
+        except Exception as error:  # whatever torch's tracer or the function raises
+            failed = failed or error
+    assert failed is not None
+    raise failed
+
+
+# Some operations take no symbols: then numbers are fixed, and at last sizes as well.
+_ATTEMPTS = (("number", "tensor"), ("tensor",), ())
+
+
+def _capture(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    decompositions: Table,
+    symbolic: Sequence[str],
+) -> Captured:
+    paths, spec = pytree.tree_flatten_with_path((tuple(args), dict(kwargs)))
+    names = _names(function, [path for path, _ in paths])
+    stand_ins = StandIns(symbolic_sizes="tensor" in symbolic)
+    arguments = tuple(
+        _argument(stand_ins, name, leaf, "number" in symbolic)
+        for name, (_, leaf) in zip(names, paths, strict=True)
+    )
+    with _clear_errors(), stand_ins.mode, traceback.preserve_node_meta():
+        captured = _Trace(function, arguments, spec, dict(decompositions)).captured()
+    _refuse_shared_memory(captured, [leaf for _, leaf in paths])
+    captured.symbols = _symbols(arguments)
+    _refuse_values(captured)
+    captured.guards = _guards(stand_ins.shapes, captured.symbols)
+    return captured
+
+
+def _argument(stand_ins: StandIns, name: str, leaf: Any, symbolic: bool) -> Argument:
+    if isinstance(leaf, torch.Tensor):
+        return Argument("tensor", name, stand_ins.tensor(leaf, name))
+    if symbolic and is_number(leaf):
+        return Argument("number", name, stand_ins.number(leaf, name))
+    return Argument("fixed", name, leaf)
+
+
+class _Trace:
+    """One capture. The function runs once, or twice where a first run says which results have
+    gradients, and what these look like."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Argument, ...],
+        spec: pytree.TreeSpec,
+        decompositions: dict[Any, Callable[..., Any]],
+    ) -> None:
+        self.function, self.arguments, self.spec = function, arguments, spec
+        self.places = [i for i, a in enumerate(arguments) if a.kind != "fixed"]
+        self.primals = [arguments[i].value for i in self.places]
+        self.make_fx = functools.partial(make_fx, decomposition_table=decompositions)
+        # Filled by call():
+        self.returned: list[Returned] = []
+        self.out_spec: pytree.TreeSpec | None = None
+        self.writes: list[int] = []
+        self.differentiable: list[int] = []
+
+    def captured(self) -> Captured:
+        wanted = [
+            i
+            for i, primal in enumerate(self.primals)
+            if isinstance(primal, torch.Tensor) and primal.requires_grad
+        ]
+        if wanted and torch.is_grad_enabled():
+            results = self.forward(self.primals)
+            if self.differentiable:
+                return self.with_backward(results, wanted)
+        traced = self.make_fx(lambda primals: self.forward(primals))(self.primals)
+        return self.result(_tidy(traced))
+
+    def result(self, forward: torch.fx.GraphModule, **more: Any) -> Captured:
+        assert self.out_spec is not None
+        return Captured(
+            arguments=self.arguments,
+            spec=self.spec,
+            forward=forward,
+            returned=tuple(self.returned),
+            out_spec=self.out_spec,
+            writes=tuple(self.places[i] for i in self.writes),
+            **more,
+        )
+
+    def call(self, primals: list[Any]) -> list[Any]:
+        """The function's results, then the new contents of the arguments it wrote to."""
+        leaves = [argument.value for argument in self.arguments]
+        for place, primal in zip(self.places, primals, strict=True):
+            leaves[place] = primal
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        with Watch():
+            returned, self.out_spec = pytree.tree_flatten(self.function(*args, **kwargs))
+        results = [leaf for leaf in returned if _kind(leaf) != "fixed"]
+        count = iter(range(len(results)))
+        self.returned = [
+            Returned(_kind(leaf), leaf if _kind(leaf) == "fixed" else next(count))
+            for leaf in returned
+        ]
+        self.differentiable = [
+            i for i, leaf in enumerate(results) if getattr(leaf, "requires_grad", False)
+        ]
+        self.writes = [i for i, primal in enumerate(primals) if is_written(primal)]
+        for i in self.writes:
+            if primals[i].requires_grad:
+                name = self.arguments[self.places[i]].name
+                raise CaptureError(
+                    f"The argument {name} requires gradients and is written to.",
+                    "Write to a copy of it, or call the function under torch.no_grad().",
+                    Origin(),
+                )
+        return results + [primals[i] for i in self.writes]
+
+    def forward(self, primals: list[Any]) -> list[Any]:
+        with functional():
+            return unwrapped(self.call(wrapped(primals)))
+
+    def with_backward(self, results: list[Any], wanted: list[int]) -> Captured:
+        likes = [results[i] for i in self.differentiable]
+        tangents = [
+            torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+            for like in likes
+        ]
+
+        counts: list[int] = []
+
+        def joint(primals: list[Any], tangents: list[Any]) -> list[Any]:
+            with functional():
+                inner = wrapped(primals)
+                results = self.call(inner)  # a size may have become a constant since the first run
+                counts.append(len(results))
+                gradients = torch.autograd.grad(
+                    [results[i] for i in self.differentiable],
+                    [inner[i] for i in wanted],
+                    wrapped(tangents),
+                    allow_unused=True,
+                )
+                return unwrapped([*results, *gradients])
+
+        traced = self.make_fx(joint)(self.primals, tangents)
+        count = counts[-1]
+        forward, backward = _min_cut(_tidy(traced), count)
+        saved = [node.name for node in _outputs(forward)[count:]]
+        gradients = {f"tangents_{i + 1}": i for i in range(len(tangents))}
+        takes: list[tuple[Literal["saved", "gradient"], int]] = []
+        for node in backward.graph.find_nodes(op="placeholder"):
+            if node.target in gradients:
+                takes.append(("gradient", self.differentiable[gradients[node.target]]))
+            else:
+                takes.append(("saved", saved.index(str(node.target))))
+        return self.result(
+            _without_tangents(forward),
+            backward=backward,
+            saved=len(saved),
+            backward_takes=tuple(takes),
+            gradients=tuple(self.places[i] for i in wanted),
+        )
+
+
+def _min_cut(
+    joint: torch.fx.GraphModule, results: int
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """Cuts the graph where the fewest bytes are saved. To torch's partitioner a float that comes
+    with the call cannot be saved, and all is lost; so it sees a tensor of one element."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    for node in joint.graph.nodes:
+        if isinstance(node.meta.get("val"), torch.SymFloat):
+            node.meta["number"] = node.meta["val"]
+            node.meta["val"] = torch.empty((), dtype=torch.float64)
+    cut = min_cut_rematerialization_partition(joint, (), num_fwd_outputs=results)
+    for part in cut:
+        for node in part.graph.nodes:
+            node.meta["val"] = node.meta.pop("number", node.meta.get("val"))
+    return cut
+
+
+def _tidy(traced: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    traced.graph.eliminate_dead_code()
+    traced.recompile()
+    return traced
+
+
+def _outputs(traced: torch.fx.GraphModule) -> list[Any]:
+    return list(traced.graph.output_node().args[0])
+
+
+def _without_tangents(forward: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    for node in forward.graph.find_nodes(op="placeholder"):
+        if str(node.target).startswith("tangents") and not node.users:
+            forward.graph.erase_node(node)
+    forward.recompile()
+    return forward
+
+
+def _kind(leaf: Any) -> Literal["tensor", "number", "fixed"]:
+    if isinstance(leaf, torch.Tensor):
+        return "tensor"
+    return "number" if isinstance(leaf, (torch.SymInt, torch.SymFloat)) else "fixed"
+
+
+def _names(function: Callable[..., Any], paths: list[Any]) -> list[str]:
+    """A name for each leaf: the parameter's, and how to go on from there: states_0, states_step."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [p.name for p in parameters if p.kind in kinds]
+    return [_name(path, positional) for path in paths]
+
+
+def _name(path: Any, positional: list[str]) -> str:
+    keys = [getattr(key, "idx", getattr(key, "key", getattr(key, "name", key))) for key in path]
+    first = keys[1]
+    if keys[0] == 0:
+        first = positional[first] if first < len(positional) else f"arg{first}"
+    return "_".join(str(key) for key in (first, *keys[2:]))
+
+
+def _symbols(arguments: tuple[Argument, ...]) -> dict[sympy.Symbol, sympy.Symbol]:
+    """Ours for each symbol of the arguments' sizes and strides: s0, s1, …, and z0 for floats."""
+    ours: dict[sympy.Symbol, sympy.Symbol] = {}
+    for size in _sizes(arguments):
+        node = getattr(size, "node", None)
+        if node is None:
+            continue
+        for symbol in sorted(node.expr.free_symbols, key=str):
+            if symbol not in ours:
+                letter = "z" if isinstance(size, torch.SymFloat) else "s"
+                number = sum(str(known)[0] == letter for known in ours.values())
+                ours[symbol] = sympy.Symbol(f"{letter}{number}", **symbol._assumptions_orig)
+    return ours
+
+
+def _sizes(arguments: tuple[Argument, ...]) -> Iterator[Any]:
+    for argument in arguments:
+        if argument.kind == "tensor":
+            yield from argument.value.shape
+        elif argument.kind == "number":
+            yield argument.value
+    for argument in arguments:
+        if argument.kind == "tensor":
+            yield from argument.value.stride()
+            yield argument.value.storage_offset()
+
+
+def _guards(shapes: ShapeEnv, symbols: dict[sympy.Symbol, sympy.Symbol]) -> tuple[sympy.Basic, ...]:
+    """What the trace relied on, without what the stand-ins show already."""
+    found: dict[sympy.Basic, None] = {}
+    for symbol, ours in symbols.items():
+        bounds = shapes.var_to_range.get(symbol)
+        if bounds is not None and symbol.is_integer and bounds.lower.is_Integer:
+            found[sympy.Ge(ours, bounds.lower, evaluate=False)] = None
+    for guard in shapes.guards:
+        expr = shapes.replace(guard.expr).xreplace(symbols)
+        if expr is not sympy.true:
+            found[expr] = None
+    return tuple(found)
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """What torch's tracer cannot do, as one error with the user's line."""
+    try:
+        yield
+    except CaptureError as error:
+        if error.origin.file is None:
+            raise CaptureError(
+                error.what, error.instead, origin.of_error(error.__traceback__)
+            ) from None
+        raise
+    except (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        GuardOnDataDependentSymNode,
+    ) as error:
+        raise CaptureError(
+            f"What this returns depends on a tensor's values, not on its shape alone: {error}",
+            "Do it outside of the fused function.",
+            origin.of_error(error.__traceback__),
+        ) from error
+    except UnsupportedFakeTensorException as error:
+        raise CaptureError(
+            f"torch cannot trace this: {error}",
+            "Do it outside of the fused function.",
+            origin.of_error(error.__traceback__),
+        ) from error
+    except AssertionError as error:
+        if "convert all Tensors to FakeTensors" not in str(error):
+            raise
+        raise CaptureError(
+            "A tensor that is not an argument of the function is used here.",
+            "Pass it as an argument: what it holds may change between calls.",
+            origin.of_error(error.__traceback__),
+        ) from error
+
+
+def _refuse_values(captured: Captured) -> None:
+    """A size that no argument's size explains was read from a tensor's memory."""
+    for part in (captured.forward, captured.backward):
+        for node in part.graph.nodes if part is not None else ():
+            for leaf in pytree.tree_leaves(node.meta.get("val")):
+                sizes = leaf.shape if isinstance(leaf, torch.Tensor) else [leaf]
+                exprs = [size.node.expr for size in sizes if isinstance(size, torch.SymInt)]
+                if not all(expr.free_symbols <= captured.symbols.keys() for expr in exprs):
+                    raise CaptureError(
+                        "A size is read from a tensor's value, but there is none while fuse traces.",
+                        "Pass it as a number.",
+                        origin.parsed(node.meta.get("stack_trace")),
+                    )
+
+
+def _refuse_shared_memory(captured: Captured, leaves: list[Any]) -> None:
+    """An argument that is written to may not lie in the memory of another."""
+    tensors = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    for i in captured.writes:
+        for j, other in tensors.items():
+            if (
+                i != j
+                and other.untyped_storage().data_ptr() == leaves[i].untyped_storage().data_ptr()
+            ):
+                names = captured.arguments[i].name, captured.arguments[j].name
+                raise CaptureError(
+                    f"The argument {names[0]} is written to, and {names[1]} is in the same memory.",
+                    "Pass a copy of one of them.",
+                    Origin(),
+                )

@@ -1,0 +1,279 @@
+"""Runs the rules over a traced graph: a node becomes values of the IR by its rule, or an Extern."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import sympy
+import torch
+from torch.utils import _pytree as pytree
+
+from megafuse.graph import origin
+from megafuse.graph.capture import Captured
+from megafuse.graph.ir import Extern, Graph, Input, Number, Origin, Result, Size, Value
+from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the table)
+    activations,
+    creation,
+    gathers,
+    normalization,
+    pointwise,
+    reductions,
+    scalars,
+    views,
+)
+from megafuse.graph.lowering.builder import SUPPORTED, Builder
+from megafuse.graph.lowering.table import RULES, NotLowered
+from megafuse.graph.names import Names
+
+Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+# What torch would take apart, and the library does better whole; or what is random.
+_WHOLE = """
+    addr baddbmm dot mv vdot linear matmul bernoulli rrelu cdist col2im im2col
+    _scaled_dot_product_flash_attention_for_cpu scaled_dot_product_attention embedding_dense_backward
+    grid_sampler_2d max_unpool2d max_unpool3d native_dropout_backward nll_loss_forward
+    nll_loss2d_forward nll_loss2d_backward multi_margin_loss multilabel_margin_loss_forward
+    upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d
+    upsample_nearest3d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d
+    _upsample_nearest_exact3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa _weight_norm_interface
+    convolution _convolution slow_conv3d thnn_conv2d gru lstm rnn_relu rnn_tanh index_add index_copy
+    index_fill adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d renorm unfold_backward
+    embedding_bag special_log_ndtr diagonal_backward isin
+"""
+# Not in torch's core table, and worth taking apart.
+_APART = """
+    _native_batch_norm_legit _native_batch_norm_legit_no_training
+    _native_batch_norm_legit_functional _batch_norm_with_update_functional
+    reflection_pad1d reflection_pad2d std_mean native_layer_norm_backward native_group_norm_backward
+"""
+
+
+@functools.cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """What capture() takes apart while it traces: torch's core table, less what has a rule here."""
+    from torch._decomp import core_aten_decompositions, decomposition_table
+
+    whole = set(_WHOLE.split())
+    table = dict(core_aten_decompositions())
+    for overload, function in decomposition_table.items():
+        if getattr(overload, "namespace", "") == "aten" and _name(overload) in _APART.split():
+            table.setdefault(overload, function)
+    return {
+        overload: function
+        for overload, function in table.items()
+        if overload not in RULES and _name(overload) not in whole
+    }
+
+
+def _name(overload: Any) -> str:
+    return str(overload._schema.name.partition("::")[2])
+
+
+def lower(
+    captured: Captured,
+    part: Literal["forward", "backward"] = "forward",
+    trust_indices: bool = False,
+) -> Graph:
+    """The IR of a captured graph. `trust_indices`: see lowering/gathers.py."""
+    traced = captured.forward if part == "forward" else captured.backward
+    assert traced is not None
+    names = _input_names(captured, part)
+    return _Lowering(traced, captured, names, trust_indices).graph()
+
+
+def _input_names(captured: Captured, part: str) -> list[str]:
+    if part == "forward":
+        return [captured.arguments[i].name for i in captured.placeholders()]
+    return [f"{kind}_{which}" for kind, which in captured.backward_takes]
+
+
+class _Lowering:
+    """One graph on its way to IR. `env` has what each fx node became: values, or expressions."""
+
+    def __init__(
+        self,
+        traced: torch.fx.GraphModule,
+        captured: Captured,
+        names: list[str],
+        trust_indices: bool,
+    ) -> None:
+        self.traced = traced
+        self.symbols = captured.symbols
+        self.input_names = names
+        self.builder = Builder(Names(), self.sizes, trust_indices)
+        self.env: dict[torch.fx.Node, Any] = {}
+        self.inputs: list[Input | Number] = []
+        self.constants: list[torch.Tensor] = []
+
+    def graph(self) -> Graph:
+        named = _named(self.traced.graph)
+        for node in self.traced.graph.nodes:
+            self.builder.origin = replace(named.get(node, Origin()), name=None)
+            self.builder.out = node.meta.get("val")
+            if node.op == "placeholder":
+                self.env[node] = self.input(node)
+            elif node.op == "get_attr":
+                self.env[node] = self.tensor_constant(node)
+            elif node.op == "call_function":
+                self.env[node] = self.call(node)
+                self.name(self.env[node], named[node])
+        outputs = self.traced.graph.output_node().args[0]
+        values = [self.output(node) for node in outputs]
+        strides = [self.strides(node) for node in outputs]
+        inputs = sorted(self.inputs, key=lambda value: value.position)
+        return Graph(inputs, self.builder.values, values, strides, self.constants)
+
+    def output(self, node: torch.fx.Node | None) -> Value | None:
+        if node is None:
+            return None
+        found = self.env[node] if isinstance(node, torch.fx.Node) else node
+        if isinstance(found, Value):
+            return found
+        dtype = torch.int64 if isinstance(found, int) or found.is_integer else torch.float64
+        return self.builder.constant(found, dtype)
+
+    def strides(self, node: torch.fx.Node | None) -> tuple[Size, ...] | None:
+        value = None if node is None else node.meta.get("val")
+        return self.sizes(value.stride()) if isinstance(value, torch.Tensor) else None
+
+    # Sizes
+
+    def sizes(self, sizes: Sequence[Any]) -> tuple[Size, ...]:
+        return tuple(self.size(size) for size in sizes)
+
+    def size(self, size: Any) -> Size:
+        if not isinstance(size, Symbolic):
+            return int(size)
+        expr = size.node.expr.xreplace(self.symbols)
+        return int(expr) if expr.is_Integer else expr
+
+    # What comes from outside
+
+    def input(self, node: torch.fx.Node) -> Value | sympy.Expr | float:
+        position = len(self.inputs)
+        name, like = self.input_names[position], node.meta["val"]
+        made: Any
+        if isinstance(like, torch.Tensor):
+            made = Input(
+                dtype=like.dtype,
+                shape=self.sizes(like.shape),
+                position=position,
+                strides=self.sizes(like.stride()),
+                offset=self.size(like.storage_offset()),
+            )
+        else:
+            expr = like.node.expr.xreplace(self.symbols) if isinstance(like, Symbolic) else None
+            floats = isinstance(like, (torch.SymFloat, float))
+            made = Number(
+                dtype=torch.float64 if floats else torch.int64,
+                shape=(),
+                position=position,
+                symbol=expr if isinstance(expr, sympy.Symbol) else None,
+            )
+        self.inputs.append(self.builder.add(made, name))
+        if isinstance(made, Input):
+            return made
+        return self.number(made, like)
+
+    def number(self, made: Number, like: Any) -> Value | sympy.Expr | float:
+        """A float is the value itself, an int its expression; either may have become a constant."""
+        expr = like.node.expr.xreplace(self.symbols) if isinstance(like, Symbolic) else like
+        if isinstance(expr, sympy.Expr) and expr.free_symbols:
+            if made.dtype == torch.int64:
+                return expr
+            self.builder.numbers.add(made)
+            return made
+        return float(expr) if made.dtype == torch.float64 else int(expr)
+
+    def tensor_constant(self, node: torch.fx.Node) -> Value:
+        """A tensor made from Python's numbers: a constant if it has one element, else one more input."""
+        tensor = getattr(self.traced, str(node.target))
+        if tensor.dim() == 0 and tensor.dtype in SUPPORTED:
+            return self.builder.constant(tensor.item(), tensor.dtype)
+        made = Input(
+            dtype=tensor.dtype,
+            shape=tuple(tensor.shape),
+            position=len(self.input_names) + len(self.constants),
+            strides=tuple(tensor.stride()),
+        )
+        self.constants.append(tensor)
+        self.inputs.append(self.builder.add(made, "table"))
+        return made
+
+    # Calls
+
+    def call(self, node: torch.fx.Node) -> Any:
+        out = node.meta.get("val")
+        if node.target is operator.getitem:
+            return self.env[node.args[0]][node.args[1]]  # type: ignore[index]
+        if isinstance(out, (torch.SymInt, torch.SymBool)) or type(out) in (int, float, bool):
+            return self.size(out) if isinstance(out, Symbolic) else out
+        args, kwargs = pytree.tree_map_only(
+            torch.fx.Node, lambda arg: self.env[arg], (node.args, dict(node.kwargs))
+        )
+        rule = RULES.get(node.target)
+        if rule is not None and self.within_reach(node):
+            before = len(self.builder.values)
+            try:
+                return rule(self.builder, *args, **kwargs)
+            except NotLowered:
+                del self.builder.values[before:]
+        return self.extern(node, args, kwargs)
+
+    def within_reach(self, node: torch.fx.Node) -> bool:
+        """Whether the IR has the dtypes of all tensors here. Notes if one is on another device."""
+        took = [arg.meta.get("val") for arg in node.all_input_nodes]
+        gave = pytree.tree_leaves(node.meta.get("val"))
+        tensors = [t for t in (*took, *gave) if isinstance(t, torch.Tensor)]
+        self.builder.moved = len({tensor.device for tensor in tensors}) > 1
+        return all(t.dtype in SUPPORTED and t.layout == torch.strided for t in tensors)
+
+    def extern(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        leaves, spec = pytree.tree_flatten(node.meta["val"])
+        first = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
+        made = Extern(
+            dtype=torch.float32 if first is None else first.dtype,
+            shape=() if first is None else self.sizes(first.shape),
+            target=node.target,  # type: ignore[arg-type]
+            args=tuple(args),
+            kwargs=kwargs,
+        )
+        name = str(getattr(node.target, "__name__", node.target)).partition(".")[0]
+        self.builder.add(made, name)
+        results = [self.result(made, k, leaf) for k, leaf in enumerate(leaves)]
+        made.results = tuple(r for r in results if isinstance(r, Result))
+        return pytree.tree_unflatten(results, spec)
+
+    def result(self, made: Extern, number: int, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return self.size(leaf) if isinstance(leaf, (torch.SymInt, int)) else leaf
+        value = Result(
+            dtype=leaf.dtype,
+            shape=self.sizes(leaf.shape),
+            extern=made,
+            number=number,
+            strides=self.sizes(leaf.stride()),
+        )
+        return self.builder.add(value, made.name)
+
+    def name(self, value: Any, origin: Origin) -> None:
+        """The value of a line gets the name of the variable that the line assigns."""
+        if origin.name is None or not isinstance(value, Value):
+            return
+        if value.origin == replace(origin, name=None):
+            self.builder.rename(value, origin)
+
+
+def _named(graph: torch.fx.Graph) -> dict[torch.fx.Node, Origin]:
+    """Each node's origin; of the nodes of one line in a row, the last has the variable's name."""
+    calls = [node for node in graph.nodes if node.op in ("call_function", "get_attr")]
+    origins = {node: origin.parsed(node.meta.get("stack_trace")) for node in calls}
+    for node, after in itertools.pairwise(calls):
+        if origins[after] == origins[node]:
+            origins[node] = replace(origins[node], name=None)
+    return origins

@@ -1,0 +1,190 @@
+"""What capture.py traces with: stand-ins for arguments, and modes that watch the user's code.
+
+A tensor becomes a fake one with symbolic sizes, a float or an int a SymFloat or SymInt, so that
+sizes and numbers come anew with each call. Equal sizes get different symbols; where the code needs
+them equal, torch's ShapeEnv notes a guard.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.fx import traceback
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from megafuse.graph import origin
+from megafuse.graph.ir import Origin
+
+T = TypeVar("T")
+
+
+class CaptureError(RuntimeError):
+    """The function does something that one compiled program cannot do."""
+
+    def __init__(self, what: str, instead: str, where: Origin) -> None:
+        place = f'\n  File "{where.file}", line {where.line}' if where.file else ""
+        text = f"\n    {where.text}" if where.text else ""
+        super().__init__(f"{what}{place}{text}\n{instead}")
+        self.what, self.instead, self.origin = what, instead, where
+
+
+class StandIns:
+    """Fake tensors and symbolic numbers of one capture."""
+
+    def __init__(self, symbolic_sizes: bool) -> None:
+        self.shapes = ShapeEnv(
+            duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
+        )
+        self.mode = FakeTensorMode(shape_env=self.shapes, static_shapes=not symbolic_sizes)
+        self._size = DimDynamic.DYNAMIC if symbolic_sizes else DimDynamic.STATIC
+
+    def tensor(self, real: torch.Tensor, name: str) -> torch.Tensor:
+        dims = real.dim()
+        context = StatelessSymbolicContext(
+            dynamic_sizes=[self._size] * dims,
+            dynamic_strides=[DimDynamic.INFER_STRIDE] * dims,
+        )
+        # A view arrives without its base, and a leaf of the caller's graph is a leaf here.
+        real = real.detach().requires_grad_(real.requires_grad)
+        return self.mode.from_tensor(real, source=ConstantSource(name), symbolic_context=context)
+
+    def number(self, value: float | int, name: str) -> torch.SymInt | torch.SymFloat:
+        source = ConstantSource(name)
+        symbol = self.shapes.create_symbol(
+            value,
+            source,
+            dynamic_dim=DimDynamic.DYNAMIC,
+            constraint_dim=None,
+            positive=None,
+            do_not_specialize_zero_one=True,
+        )
+        if isinstance(value, float):
+            return self.shapes.create_symfloatnode(symbol, hint=value, source=source)
+        return self.shapes.create_symintnode(symbol, hint=value, source=source)
+
+
+def is_number(value: object) -> bool:
+    """Whether an argument can come anew with each call: a finite float, or an int of 64 bits."""
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) is int and -(2**63) <= value < 2**63
+
+
+_PRINTS = "A tensor's value is printed or formatted, but there is none while fuse traces."
+_READS = "Python reads a tensor's value, but there is none while fuse traces."
+_REFUSED: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(
+        ("__repr__", "__format__", "__str__"),
+        (_PRINTS, "Print it outside of the fused function, or return it and print the result."),
+    ),
+    **dict.fromkeys(
+        ("__bool__", "is_nonzero", "__contains__", "equal", "allclose"),
+        (
+            "Python branches on a tensor's value, but there is none while fuse traces.",
+            "Choose with torch.where, or branch outside of the fused function.",
+        ),
+    ),
+    **dict.fromkeys(
+        (
+            "item",
+            "tolist",
+            "numpy",
+            "__float__",
+            "__int__",
+            "__index__",
+            "__complex__",
+            "__array__",
+        ),
+        (_READS, "Keep it a tensor, or pass the number as an argument of the fused function."),
+    ),
+    **dict.fromkeys(
+        ("backward", "requires_grad_", "register_hook", "set_", "resize_", "share_memory_"),
+        (
+            "This changes how a tensor is stored or differentiated, which fuse cannot trace.",
+            "Do it outside of the fused function.",
+        ),
+    ),
+}
+
+
+class Watch(TorchFunctionMode):
+    """Notes the user's line for each operation, in the backward pass too, and refuses some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[Any] = set()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _REFUSED and any(isinstance(arg, torch.Tensor) for arg in args):
+            caller = sys._getframe(1).f_code.co_name  # bool(x) asks for x.item()
+            raise CaptureError(*_REFUSED.get(caller, _REFUSED[name]), origin.here())
+        here = origin.here()
+        traceback.set_stack_trace([origin.written(here)])
+        result = func(*args, **(kwargs or {}))
+        for tensor in pytree.tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
+                self._remember(tensor.grad_fn, [origin.written(here, backward=True)])
+        return result
+
+    def _remember(self, node: Any, line: list[str]) -> None:
+        """When the backward pass comes to this node, its operations are of this line."""
+        stack = [node]
+        while stack:
+            node = stack.pop()
+            if node is None or node in self._seen:
+                continue
+            self._seen.add(node)
+            if hasattr(node, "register_prehook"):
+                node.register_prehook(lambda _: traceback.set_stack_trace(line))
+            stack.extend(before for before, _ in node.next_functions)
+
+
+@contextmanager
+def functional() -> Iterator[None]:
+    """Operations in place on functional tensors become new values."""
+    key = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+    with torch._C._ExcludeDispatchKeyGuard(key), FunctionalTensorMode():
+        yield
+
+
+def wrapped(nested: T) -> T:
+    """Every tensor as a functional one."""
+    wrap: Callable[[torch.Tensor], torch.Tensor] = FunctionalTensor.to_functional
+    return pytree.tree_map_only(torch.Tensor, wrap, nested)
+
+
+def unwrapped(nested: T) -> T:
+    """Back again: the newest value of each."""
+    return pytree.tree_map_only(FunctionalTensor, _newest, nested)
+
+
+def _newest(tensor: FunctionalTensor) -> torch.Tensor:
+    torch._sync(tensor)
+    return torch._from_functional_tensor(tensor.elem)
+
+
+def is_written(tensor: torch.Tensor) -> bool:
+    """Whether a functional tensor was written to. Raises where its shape or storage changed."""
+    if not isinstance(tensor, FunctionalTensor):
+        return False
+    torch._sync(tensor)
+    if torch._functionalize_has_metadata_mutation(tensor.elem):
+        raise CaptureError(
+            "An argument's shape or strides are changed in place.",
+            "Take a view of it in a new variable instead.",
+            Origin(),
+        )
+    return bool(torch._functionalize_has_data_mutation(tensor.elem))

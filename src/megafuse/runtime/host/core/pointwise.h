@@ -1,0 +1,46 @@
+// Plans of pointwise kernels: functors that take the elements of one place, and know no others.
+#pragma once
+
+#include "core/launch.h"
+
+namespace megafuse {
+
+// How wide and across what the kernel moves.
+inline void choose_vectors(Request& request, Space& space) {
+  if (request.device.is_cuda()) {
+    request.vector = vector_width(space);
+    const int most = most_vector_width(space);
+    if (C10_UNLIKELY(request.vector < most) && cut_across(space, most)) {
+      request.across = true;
+      request.vector = most;
+    }
+    request.wide_index = needs_64_bits(space);
+    return;
+  }
+  // On the CPU where a row is so short that a loop of its own costs more than it does.
+  constexpr int64_t kFewElements = 64;
+  if (space.dims > 1 && space.size[0] < kFewElements) request.across = cut_across(space, 1);
+}
+
+inline Launch plan_pointwise(Request& request, Space& space, at::ArrayRef<uint64_t> random) {
+  choose_vectors(request, space);
+  Launch launch{request.device, find_kernel(request, space)};
+  pack(launch.words, space, request.given.words, random, request.across ? 1 : request.vector);
+  if (request.device.is_cuda()) {
+    const Compiled& kernel = launch.kernel;
+    const int64_t groups = std::max<int64_t>(space.numel / request.vector, 1);
+    const int64_t per_block = int64_t(kernel.block) * kernel.unroll;
+    launch.grid_x =
+        unsigned(std::min<int64_t>((groups + per_block - 1) / per_block, kernel.max_grid));
+  }
+  launch.items = space.numel;
+  launch.align = 64;
+  return launch;
+}
+
+inline void run_pointwise(Request& request, Space& space, at::ArrayRef<uint64_t> random) {
+  const OnDevice on(request.device);
+  plan_pointwise(request, space, random).run();
+}
+
+}  // namespace megafuse

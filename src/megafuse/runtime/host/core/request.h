@@ -1,0 +1,103 @@
+// What a kernel of a functor is compiled for, and the way from there to its machine code.
+#pragma once
+
+#include "core/functor.h"
+#include "core/space.h"
+#include "core/table.h"
+
+namespace megafuse {
+
+enum class Family : uint8_t {
+  kForward,
+  kBackward,
+  kSumColumns,
+  kSumRows,
+  kSumShortRows,
+  kRowsForward,
+  kRowsBackward,
+};
+inline const char* name_of(Family family) {
+  static const char* const names[] = {"forward",        "backward",     "sum_columns",  "sum_rows",
+                                      "sum_short_rows", "rows_forward", "rows_backward"};
+  return names[int(family)];
+}
+
+struct Request {
+  const Given& given;
+  Family family;
+  c10::Device device;
+  at::ScalarType common;  // the dtype PyTorch would compute in
+  bool use_double;
+  int vector = 1;
+  bool wide_index = false;
+  int row_vectors = 0;      // row-wise on CUDA: vectors in a row, or a few more (RowSize)
+  bool few_rows = false;    // so few that a row should have many threads
+  bool across = false;      // vectors are cut across rows (space.h, kernels/row_places_cuda.h)
+  bool short_rows = false;  // row-wise on the CPU: so short that many are done side by side
+  bool generated = false;   // its functor is the compiler's: typed, and rows by graph_rows_*.h
+};
+
+// The vectors of a row, rounded up so that there are four kernels for each doubling: an exponent
+// and a multiple of that power of two, in one byte.
+struct RowSize {
+  int exponent = 0, multiple;
+  explicit RowSize(int64_t vectors) {
+    while (vectors >> exponent >= 8) ++exponent;
+    multiple = int((vectors + (int64_t(1) << exponent) - 1) >> exponent);
+  }
+  int rounded() const { return multiple << exponent; }
+  int code() const { return exponent << 3 | (multiple - 1); }
+};
+
+inline Key key_of(const Request& request, const Space& space) {
+  Key key(Kind::kFunctor, request.device);
+  const Functor& functor = *request.given.functor;
+  key.put_number(functor.number);
+  key.put(int(request.family));
+  key.put(int(request.common));
+  key.put(request.use_double | (request.wide_index << 1) | (request.few_rows << 2) |
+          (request.short_rows << 3) | (request.across << 4));
+  key.put(request.row_vectors ? RowSize(request.row_vectors).code() : 0);
+  key.put(request.vector);
+  key.put(space.dims);
+  key.put(space.outputs);
+  for (size_t i = 0; i < functor.choices.size(); ++i) key.put(request.given.choice[i]);
+  for (int i = 0; i < space.operands; ++i) {
+    key.put(int(space.operand[i].dtype));
+    key.put(space.operand[i].walk);
+    if (i < space.outputs) key.put(space.operand[i].result);
+  }
+  return key;
+}
+
+// The same for Python: the parameters of `kernel` in runtime/build.py.
+inline PyObject* description_of(const Request& request, const Space& space) {
+  const Functor& functor = *request.given.functor;
+  Owned choices(PyDict_New());
+  for (size_t i = 0; i < functor.choices.size(); ++i) {
+    const auto& [name, values] = functor.choices[i];
+    const uint8_t chosen = request.given.choice[i];
+    Owned value(values.empty() ? Py_NewRef(flag(chosen))
+                               : PyUnicode_FromString(values[chosen].c_str()));
+    PyDict_SetItemString(choices.object, name.c_str(), value.object);
+  }
+  Owned operands(PyTuple_New(space.operands));
+  for (int i = 0; i < space.operands; ++i) {
+    const Operand& operand = space.operand[i];
+    PyTuple_SET_ITEM(
+        operands.object, i,
+        Py_BuildValue("(sCi)", c10::toString(operand.dtype), operand.walk, int(operand.result)));
+  }
+  return Py_BuildValue("(ssOsOiiOiOiOOO)", functor.name.c_str(), name_of(request.family),
+                       choices.object, c10::toString(request.common), flag(request.use_double),
+                       space.dims, request.vector, flag(request.wide_index), space.outputs,
+                       operands.object, request.row_vectors, flag(request.few_rows),
+                       flag(request.across), flag(request.short_rows));
+}
+
+inline Compiled find_kernel(const Request& request, const Space& space) {
+  return KernelTable::get().find(key_of(request, space), request.device,
+                                 [&] { return description_of(request, space); });
+}
+
+}  // namespace megafuse
