@@ -11,7 +11,8 @@
 //   steps                             how many
 //   held                              bits: the inputs that steps need, so that they are held
 //   Row                               what is known of a row
-//   Kept                              what is kept of an element from one step to the next, since it
+//   Kept                              what is kept of an element from one step to the next, since
+//   it
 //                                     costs more to compute than to keep; Nothing where that is so
 //   keeps(S)                          whether step S keeps something:
 //   keep(Step<S>, kept, row, inputs...)     puts it there

@@ -64,7 +64,7 @@ struct GraphRowsCpu : PointwiseCpu<K> {
 
   i64 cols;
   void* allocated;
-  u64 buffer;                // what is kept of the row, then its float16 inputs as floats
+  u64 buffer;                       // what is kept of the row, then its float16 inputs as floats
   u64 widened[K::inputs + 1] = {};  // where those came from
 
   explicit GraphRowsCpu(const u64* w) : Base(w), cols(i64(w[K::size])) {
@@ -190,8 +190,7 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   template <class R, int kWide>
   static MF_INLINE void fold_one(Lanes<R, kWide>& lanes, const R& term, i64 i, int lane,
                                  bool counts) {
-    lanes.lane[lane] =
-        R::joined(lanes.lane[lane], chosen(counts, R::of(term, i), R::none()));
+    lanes.lane[lane] = R::joined(lanes.lane[lane], chosen(counts, R::of(term, i), R::none()));
   }
   template <class R, int kWide>
   static MF_INLINE void flush(Lanes<R, kWide>& lanes, Lanes<R, kWide>& runs) {
@@ -230,8 +229,8 @@ struct GraphRowsCpu : PointwiseCpu<K> {
       const i64 count = cols - done < kBlock ? cols - done : kBlock;
       u64 to[] = {address<O>(done)...};
       [[maybe_unused]] const u64 target[] = {to[O]...};
-      [[maybe_unused]] alignas(64) float narrow_later[Base::staged ? K::outputs : 1]
-                                                     [Base::staged ? kBlock : 1];
+      [[maybe_unused]] alignas(
+          64) float narrow_later[Base::staged ? K::outputs : 1][Base::staged ? kBlock : 1];
       ((Base::template is_staged<Out<O>> ? void(to[O] = reinterpret_cast<u64>(narrow_later[O]))
                                          : void()),
        ...);
