@@ -167,6 +167,7 @@ class _Trace:
         self.returned: list[Returned] = []
         self.out_spec: pytree.TreeSpec | None = None
         self.writes: list[int] = []
+        self.results: list[Any] = []
         self.differentiable: list[int] = []
 
     def captured(self) -> Captured:
@@ -175,11 +176,9 @@ class _Trace:
             for i, primal in enumerate(self.primals)
             if isinstance(primal, torch.Tensor) and primal.requires_grad
         ]
-        if wanted and torch.is_grad_enabled():
-            results = self.forward(self.primals)
-            if self.differentiable:
-                return self.with_backward(results, wanted)
         traced = self.make_fx(lambda primals: self.forward(primals))(self.primals)
+        if wanted and torch.is_grad_enabled() and self.differentiable:
+            return self.with_backward(wanted)
         return self.result(_tidy(traced))
 
     def result(self, forward: torch.fx.GraphModule, **more: Any) -> Captured:
@@ -224,10 +223,11 @@ class _Trace:
 
     def forward(self, primals: list[Any]) -> list[Any]:
         with functional():
-            return unwrapped(self.call(wrapped(primals)))
+            self.results = unwrapped(self.call(wrapped(primals)))
+            return self.results
 
-    def with_backward(self, results: list[Any], wanted: list[int]) -> Captured:
-        likes = [results[i] for i in self.differentiable]
+    def with_backward(self, wanted: list[int]) -> Captured:
+        likes = [self.results[i] for i in self.differentiable]
         tangents = [
             torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
             for like in likes
@@ -238,8 +238,8 @@ class _Trace:
         def joint(primals: list[Any], tangents: list[Any]) -> list[Any]:
             with functional():
                 inner = wrapped(primals)
-                results = self.call(inner)  # a size may have become a constant since the first run
-                counts.append(len(results))
+                results = self.call(inner)
+                counts.append(len(results))  # a size may be a constant since the first run
                 gradients = torch.autograd.grad(
                     [results[i] for i in self.differentiable],
                     [inner[i] for i in wanted],

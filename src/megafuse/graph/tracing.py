@@ -45,7 +45,7 @@ class StandIns:
         self.shapes = ShapeEnv(
             duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
         )
-        self.mode = FakeTensorMode(shape_env=self.shapes, static_shapes=not symbolic_sizes)
+        self.mode = FakeTensorMode(shape_env=self.shapes, static_shapes=False)
         self._size = DimDynamic.DYNAMIC if symbolic_sizes else DimDynamic.STATIC
 
     def tensor(self, real: torch.Tensor, name: str) -> torch.Tensor:
