@@ -175,8 +175,8 @@ def api() -> dict[str, str]:
     ]
     for name, op in megafuse.OPS.items():
         where = inspect.unwrap(op.reference).__module__
-        facts = [f"dtypes: {dtypes(op)}", f"gradient of: {', '.join(op.grads) or 'nothing'}"]
-        facts.append(f"family: {op.family}")
+        grads = ", ".join(op.autograd.grads) or "nothing"
+        facts = [f"dtypes: {dtypes(op)}", f"gradient of: {grads}", f"family: {op.family}"]
         ops.append(f"::: {where}.{name}\n\n" + "".join(f"- {fact}\n" for fact in facts))
     modules = [f"# Modules\n\n{inspect.getdoc(megafuse.nn)}\n"]
     functions = [f"# Functions\n\n{inspect.getdoc(megafuse)}\n"]

@@ -136,9 +136,8 @@ def sweep(
         host.forget_kernels()
         name, variant = captured(call)[family]
         # In copies of a tensor: what is read or written of whole rows, without weights.
-        weights = sum(
-            a.shape == "C" for a in op.arguments if family == "rows_forward" or a.name in op.saves
-        )
+        shared = [a.name for a in op.arguments if a.shape == "C"]
+        weights = sum(family == "rows_forward" or name in op.autograd.saves for name in shared)
         moved = (sum(o.walk == "c" for o in variant.operands) - weights) / 2
         shapes = list(dict.fromkeys([shipped(variant), *candidates(variant)]))
         sources = []

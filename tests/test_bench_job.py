@@ -114,7 +114,7 @@ def test_an_op_by_its_shape():
 def test_only_arguments_with_a_gradient_want_one():
     job = of_op(OPS["dequantize_int8"], "forward, grad", torch.float32, (8,), "cpu", [])
     assert [a.requires_grad for a in job.arguments() if isinstance(a, Tensor)] == [
-        n.name in OPS["dequantize_int8"].grads
+        n.name in OPS["dequantize_int8"].autograd.grads
         for n, a in zip(OPS["dequantize_int8"].arguments, job.arguments(), strict=True)
         if isinstance(a, Tensor)
     ]

@@ -119,11 +119,11 @@ def test_one_op_whole(capsys, name):
     assert printed.startswith(f"{name}(")
     for line in inspect.getdoc(op.reference).splitlines():
         assert line in printed
-    for saved in op.saves:
+    for saved in op.autograd.saves:
         assert saved in printed
     assert "shapes: " in printed
     assert "bytes at least" in printed
-    assert ("gradient of: " + (next(iter(op.grads), "none"))) in printed
+    assert ("gradient of: " + (next(iter(op.autograd.grads), "none"))) in printed
     assert f"reference, megafuse/ops/{name}.py:" in printed
     assert f"def {name}(" in printed
     if op.functors is not None:
@@ -142,7 +142,7 @@ def test_the_example_of_an_op_runs(capsys, name):
     example = textwrap.dedent(capsys.readouterr().out.partition("\nexample:\n")[2])
     made: dict[str, object] = {}
     exec(example, made)
-    assert isinstance(made[megafuse.OPS[name].returns[0]], torch.Tensor)
+    assert isinstance(made[megafuse.OPS[name].signature.returns[0]], torch.Tensor)
 
 
 def test_an_unknown_op_suggests_one(capsys):

@@ -159,7 +159,7 @@ def _ops(parsed: argparse.Namespace) -> int:
     if parsed.markdown:
         print("| op | computes | gradient of |\n|---|---|---|")
     for op in OPS.values():
-        grads = ", ".join(op.grads) or "none"
+        grads = ", ".join(op.autograd.grads) or "none"
         if parsed.markdown:
             print(f"| `{call(op)}` | {formula(op)} | {grads} |")
         else:

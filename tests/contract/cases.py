@@ -159,7 +159,7 @@ def tensor_places(case: Case, args: Args) -> list[int]:
 def wanting_grad(case: Case, args: Args) -> Args:
     """The same arguments as fresh leaves that want their gradient, where they can have one."""
     return [
-        a.detach().requires_grad_(n.name in case.op.grads) if isinstance(a, Tensor) else a
+        a.detach().requires_grad_(n.name in case.op.autograd.grads) if isinstance(a, Tensor) else a
         for n, a in zip(case.op.arguments, args, strict=True)
     ]
 

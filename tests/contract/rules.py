@@ -225,7 +225,7 @@ def check_value(case: Case, args: Args, stretch: float = 1) -> Any:
         yardstick = (listed(reference(*narrow)), listed(exactly(reference)(*upcast(narrow))))
     share = 1 if case.op.family == "composite" else 1 / 8
     pools = pools_near(case, args, lambda a: listed(reference(*a)), yardstick, [share] * len(eager))
-    for i, (name, mine) in enumerate(zip(case.op.returns, fused, strict=True)):
+    for i, (name, mine) in enumerate(zip(case.op.signature.returns, fused, strict=True)):
         what = f"the value of '{name}'" if len(fused) > 1 else "the value"
         check_shape(what, mine, eager[i])
         if not mine.is_floating_point():
@@ -446,7 +446,7 @@ def gradients(
 def differentiated(case: Case, args: Args) -> list[str]:
     """The arguments of this call that have a gradient, in order."""
     pairs = zip(case.op.arguments, args, strict=True)
-    return [n.name for n, a in pairs if isinstance(a, Tensor) and n.name in case.op.grads]
+    return [n.name for n, a in pairs if isinstance(a, Tensor) and n.name in case.op.autograd.grads]
 
 
 # ---- the rule

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler")
 # A host runtime that counts what is registered, and fails as it is told.
 COUNTED = """
 import collections
-from megafuse.registry import OPS, op
+from megafuse.registry import OPS, Program, op
 from megafuse.runtime import loader
 
 host, counted, failing = loader.load(), collections.Counter(), {}
@@ -68,7 +68,7 @@ print(activate(), counted == dict.fromkeys(names, 1))
 def test_what_the_runtime_refuses_is_said_by_that_op_alone(env: dict[str, str]) -> None:
     """A composite whose program nobody wrote is known to be wrong only there."""
     code = """
-@op(family="composite", flops=(1, 1), sample=lambda draw: (draw.full(),))
+@op(kernel=Program(), flops=(1, 1), sample=lambda draw: (draw.full(),))
 def unwritten(x: torch.Tensor) -> torch.Tensor:
     return x
 

@@ -61,7 +61,7 @@ def test_opcheck_of_what_is_kept(case: Case, device: str) -> None:
     """With nothing to differentiate, and (where the op keeps results) with `keep`."""
     args = case.args((4, 6), device=device)
     torch.library.opcheck(case.op.overload, tuple(args))
-    if case.op.keeps:
+    if case.op.autograd.keeps:
         torch.library.opcheck(case.op.overload, (*args, True))
 
 

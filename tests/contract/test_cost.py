@@ -104,7 +104,8 @@ def test_backward_launches(case: Case, device: str) -> None:
 
 def cost_bytes(name: str, *args: object) -> tuple[int, int]:
     op = OPS[name]
-    return op.cost(*args).bytes_moved, op.backward_cost(*args).bytes_moved if op.grads else 0
+    backward = op.backward_cost(*args).bytes_moved if op.differentiable else 0
+    return op.cost(*args).bytes_moved, backward
 
 
 def test_bytes_by_hand() -> None:

@@ -10,7 +10,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,18 @@ from contract.processes import cold_cache, environment, run
 from megafuse.codegen import render
 from megafuse.codegen.variant import Functors, Operand, Variant
 from megafuse.ops import BROKEN
-from megafuse.registry import OPS, DeclarationError, Op, checks, op
+from megafuse.registry import (
+    OPS,
+    Autograd,
+    DeclarationError,
+    Op,
+    Pointwise,
+    Program,
+    Rows,
+    Signature,
+    checks,
+    op,
+)
 from megafuse.runtime import cpp, sources
 
 needs_compiler = pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler")
@@ -37,7 +48,9 @@ def rowwise(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tenso
     return x
 
 
+# Declarations, flat: the kernel's kind, the fields of all parts, the other arguments of `op`.
 GOOD: dict[str, Any] = {
+    "kind": Pointwise,
     "forward": "Twin<{F}>",
     "backward": "TwinBackward<{F}>",
     "saves": ("x",),
@@ -47,11 +60,20 @@ GOOD: dict[str, Any] = {
     "sample": lambda draw: (draw.full(), draw.full(), 2.0),
 }
 GOOD_ROWS: dict[str, Any] = GOOD | {
-    "family": "rows",
+    "kind": Rows,
     "shapes": {"x": "...C", "weight": "C"},
     "grads": {"x": 0, "weight": 1},
     "passthrough": (),
 }
+
+
+def parts(kind: Any, **flat: Any) -> dict[str, Any]:
+    """The arguments of `op`: a flat declaration put together."""
+    made: dict[str, Any] = {}
+    for part, of in (("kernel", kind), ("signature", Signature), ("autograd", Autograd)):
+        names = {f.name for f in fields(of)} & set(flat)
+        made[part] = of(**{name: flat.pop(name) for name in names})
+    return made | flat
 
 
 @pytest.fixture
@@ -62,7 +84,7 @@ def declare() -> Iterator[Callable[..., Op]]:
     def declared(function: Callable[..., Any], name: str, **options: Any) -> Op:
         function = _renamed(function, name)
         made.append(name)
-        op(**options)(function)
+        op(**parts(**options))(function)
         return OPS[name]
 
     yield declared
@@ -129,7 +151,7 @@ def eleven(
     return x + a + b + c + d + e + f + g + h + i + j
 
 
-NO_GRADS: dict[str, Any] = {"backward": None, "saves": (), "grads": None, "passthrough": ()}
+NO_GRADS: dict[str, Any] = {"backward": None, "saves": (), "grads": {}, "passthrough": ()}
 
 WRONG = {
     "saves": Wrong({"saves": ("resid",)}, ("saves", "'resid'", "did you mean 'residual'")),
@@ -156,13 +178,16 @@ WRONG = {
     "choices, default": Wrong(
         {"choices": {"act": {"gelu": "mf::Gelu"}}}, ("default 'relu'", "'act'"), string
     ),
+    "choices, no words": Wrong(
+        {"choices": {"act": ("relu", "gelu")}}, ("choices", "'act'", "C++ word"), string
+    ),
     "dtype_like": Wrong({"dtype_like": "scale"}, ("dtype_like", "'scale'")),
     "inverted": Wrong({"inverted": "x"}, ("inverted", "'x'", "Tensor | float")),
-    "family": Wrong({"family": "pointwize"}, ("family", "pointwize")),
     "autocast": Wrong({"autocast": "float16"}, ("autocast", "float16")),
     "output_dtype": Wrong({"output_dtype": "int4"}, ("output_dtype", "int4")),
     "a word": Wrong({"forward": "Twin<{F}, {act}>"}, ("forward", "'act'")),
-    "no functor": Wrong({"forward": None, "backward": None}, ("forward=",)),
+    "no functor": Wrong({"forward": ""}, ("forward=",)),
+    "header and text": Wrong({"header": "twin.h", "text": "//"}, ("header=", "text=")),
     "vjp": Wrong({"vjp": lambda grad: (grad, grad)}, ("vjp", "2 arguments")),
     "check": Wrong({"check": lambda x: None}, ("check", "3 arguments")),
     "flops": Wrong({"flops": lambda x: (1, 1)}, ("flops", "3 arguments")),
@@ -199,9 +224,6 @@ WRONG = {
     "rows, second derivatives": Wrong(
         {"saves": ("out",)}, ("second derivatives", "weight"), rowwise, GOOD_ROWS
     ),
-    "composite, functor": Wrong(
-        {"family": "composite", "shapes": {"x": "...C"}}, ("forward=", "composite")
-    ),
     "twelve tensors": Wrong(
         NO_GRADS, ("forward", "13", "12 read", "1 written", "at most 12"), twelve
     ),
@@ -220,11 +242,22 @@ def test_a_wrong_declaration_is_refused(case: str) -> None:
     name = "wrong_declaration"
     before = list(OPS)
     with pytest.raises(DeclarationError) as caught:
-        op(**{**wrong.good, **wrong.change})(_renamed(wrong.function, name))
+        op(**parts(**{**wrong.good, **wrong.change}))(_renamed(wrong.function, name))
     for words in (f"op {name}: ", *wrong.says):
         assert words in str(caught.value)
     assert list(OPS) == before
     assert not hasattr(torch.ops.megafuse, name)
+
+
+def test_a_kernel_is_one_of_three() -> None:
+    with pytest.raises(DeclarationError, match="op twin: kernel='pointwize' is no Pointwise, Rows"):
+        op(**parts(**GOOD) | {"kernel": "pointwize"})(twin)
+
+
+@pytest.mark.parametrize(("kind", "option"), [(Program, "forward"), (Rows, "inverted")])
+def test_a_kind_of_kernel_has_no_options_of_another(kind: Any, option: str) -> None:
+    with pytest.raises(TypeError, match=option):
+        kind(**{option: "x"})
 
 
 def test_the_good_declarations_are_taken(declare: Callable[..., Op]) -> None:
@@ -459,9 +492,10 @@ def test_a_kernel_of_too_many_operands_is_an_error(tmp_path: Path, header: str) 
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from contract.test_declaration import GOOD, NO_GRADS, checks, op, twelve
+from contract.test_declaration import GOOD, NO_GRADS, checks, op, parts, twelve
 checks.MAX_OPERANDS = 99
-op(**(GOOD | NO_GRADS | {{"forward": "Eleven<{{F}}>", "header": {header!r}}}))(twelve)
+options = GOOD | NO_GRADS | {{"forward": "Eleven<{{F}}>", "header": {header!r}}}
+op(**parts(**options))(twelve)
 for shapes in ([(8,)] * 12, [(8, 8)] + [(8,)] * 11):
     try:
         mf.OPS["twelve"].fused(*(torch.randn(s) for s in shapes))

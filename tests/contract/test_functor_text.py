@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megafuse.codegen.variant import Functors
-from megafuse.registry import OPS, Op, op
+from megafuse.registry import OPS, Autograd, Op, Pointwise, op
 from megafuse.runtime import build, cpp, loader
 
 pytestmark = pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler")
@@ -43,9 +43,8 @@ def generated() -> Op:
         return x * scale + y
 
     op(
-        forward="Generated<{F}>",
-        backward="GeneratedBackward<{F}>",
-        grads={"x": 0, "y": 1},
+        kernel=Pointwise("Generated<{F}>", "GeneratedBackward<{F}>", text=TEXT),
+        autograd=Autograd(grads={"x": 0, "y": 1}),
         flops=(2, 1),
         sample=lambda draw: (draw.full(), draw.full(), 2.0),
     )(generated)
@@ -55,7 +54,7 @@ def generated() -> Op:
 def run(made: Op, text: str) -> tuple[Tensor, Tensor]:
     """What the op gives with these functors, and what its reference gives."""
     assert made.functors is not None
-    build.declare(made.name, replace(made.functors, header="", text=text))
+    build.declare(made.name, replace(made.functors, text=text))
     host = loader.load()
     assert host is not None
     host.forget_kernels()

@@ -40,7 +40,7 @@ def randn(outs: list[Tensor]) -> list[Tensor]:
 def test_only_some_inputs_want_a_gradient(case: Case, device: str) -> None:
     args = case.args((9, 5), device=device)
     for position, wanted in enumerate(case.op.arguments):
-        if wanted.name not in case.op.grads or not isinstance(args[position], Tensor):
+        if wanted.name not in case.op.autograd.grads or not isinstance(args[position], Tensor):
             continue
         alone = [a.detach() if isinstance(a, Tensor) else a for a in args]
         alone[position].requires_grad_()
@@ -121,13 +121,13 @@ def test_changing_a_saved_tensor_is_noticed(case: Case, device: str) -> None:
         out = case.op.fused(*args)
         with torch.no_grad():
             args[position].add_(1)
-        if argument.name in case.op.saves:
+        if argument.name in case.op.autograd.saves:
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
                 total(out).backward()
         else:
             total(out).backward()
-    for i, name in enumerate(case.op.returns):
-        if name in case.op.saves:
+    for i, name in enumerate(case.op.signature.returns):
+        if name in case.op.autograd.saves:
             _, outs = called(case, device)
             outs[i].detach().add_(1)
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -136,7 +136,7 @@ def test_changing_a_saved_tensor_is_noticed(case: Case, device: str) -> None:
 
 @differentiable
 def test_changing_the_output_is_allowed_when_it_is_not_saved(case: Case, device: str) -> None:
-    if {*case.op.returns} & {*case.op.saves}:
+    if {*case.op.signature.returns} & {*case.op.autograd.saves}:
         pytest.skip("saved")
     inputs, outs = called(case, device)
     grads = randn(outs)
@@ -170,7 +170,7 @@ def test_tensors_of_inference_mode_beside_one_that_wants_a_gradient(
     last = max(
         i
         for i, n in enumerate(case.op.arguments)
-        if isinstance(args[i], Tensor) and n.name in case.op.grads
+        if isinstance(args[i], Tensor) and n.name in case.op.autograd.grads
     )
     args[last] = args[last].clone().requires_grad_()
 
@@ -230,8 +230,8 @@ def test_saved_tensor_hooks_are_used(case: Case, device: str) -> None:
         inputs, outs = called(case, device)
     total(outs).backward()
     named = case.named(case.args((2, 2), device=device))
-    results = (*case.op.returns, *case.op.keeps)
-    saved = [s for s in case.op.saves if s in results or isinstance(named[s], Tensor)]
+    results = (*case.op.signature.returns, *case.op.autograd.keeps)
+    saved = [s for s in case.op.autograd.saves if s in results or isinstance(named[s], Tensor)]
     assert len(packed) == len(saved)
     assert all(t.grad is not None for t in inputs)
 

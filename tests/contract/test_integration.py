@@ -46,7 +46,7 @@ def test_autocast(case: Case, inputs: torch.dtype, lower: torch.dtype, device: s
     for a, b in zip(got, expected, strict=True):
         assert a.dtype == b.dtype
         # Where the products of a composite were cast, they are only as good as that.
-        used = [inputs, lower] if case.op.autocast == "lower" else [inputs]
+        used = [inputs, lower] if case.op.signature.autocast == "lower" else [inputs]
         tolerance = max(coarse[d] for d in used)
         torch.testing.assert_close(a.double(), b.double(), rtol=tolerance, atol=tolerance)
 
@@ -72,7 +72,7 @@ def squares(result: Any) -> Tensor:
 @differentiable
 def test_func_grad(case: Case, device: str) -> None:
     args = full_args(case, (9, 5), torch.float64, device)
-    position = case.op.position(next(iter(case.op.grads)))
+    position = case.op.position(next(iter(case.op.autograd.grads)))
 
     def loss(function: Any, value: Tensor) -> Tensor:
         return squares(function(*args[:position], value, *args[position + 1 :]))
@@ -114,7 +114,7 @@ def test_vmap_of_rows(case: Case, device: str) -> None:
 @differentiable
 def test_per_sample_gradients(case: Case, device: str) -> None:
     args = full_args(case, (9, 5), torch.float64, device)
-    position = case.op.position(next(iter(case.op.grads)))
+    position = case.op.position(next(iter(case.op.autograd.grads)))
     others = [a[0] if case.op.pointwise and isinstance(a, Tensor) else a for a in args]
     if not case.op.pointwise:
         args[position] = torch.stack([args[position] * i for i in (1, 2, 3)])
@@ -135,7 +135,7 @@ def test_per_sample_gradients(case: Case, device: str) -> None:
 def test_hessian(case: Case, device: str) -> None:
     """Reverse mode over reverse mode, with a vmap around it."""
     args = full_args(case, (2, 3), torch.float64, device)
-    position = case.op.position(next(iter(case.op.grads)))
+    position = case.op.position(next(iter(case.op.autograd.grads)))
 
     def loss(function: Any, value: Tensor) -> Tensor:
         return squares(function(*args[:position], value, *args[position + 1 :]))
@@ -150,7 +150,7 @@ def test_hessian(case: Case, device: str) -> None:
 @differentiable
 def test_forward_mode(case: Case, device: str) -> None:
     args = full_args(case, (9, 5), torch.float64, device)
-    position = case.op.position(next(iter(case.op.grads)))
+    position = case.op.position(next(iter(case.op.autograd.grads)))
 
     def called(function: Any, value: Tensor) -> Any:
         return function(*args[:position], value, *args[position + 1 :])

@@ -136,7 +136,7 @@ def test_each_argument_in_turn(case: Case, view: str, device: str) -> None:
     args = case.args((6, 10, 16), torch.float32, device)
     for place in tensor_places(case, args):
         out = check_value(case, viewed(args, view, [place]))
-        if case.op.laid_out_as is None:
+        if case.op.signature.laid_out_as is None:
             assert all(t.is_contiguous() for t in listed(out))
 
 

@@ -112,7 +112,7 @@ def gradients(f: Callable[..., Tensor], args: Any, op: Op) -> tuple[Tensor, ...]
 
 def wanting_grad_of(op: Op, args: Any) -> Any:
     return [
-        a.detach().requires_grad_(n.name in op.grads) if isinstance(a, Tensor) else a
+        a.detach().requires_grad_(n.name in op.autograd.grads) if isinstance(a, Tensor) else a
         for n, a in zip(op.arguments, args, strict=True)
     ]
 
@@ -231,7 +231,8 @@ def test_memory_of_a_backward(name: str, hidden: dict[int, int]) -> None:
     args = wanting_grad_of(op, sample(op, (ROWS, COLUMNS), "cpu"))
     out = op.fused(*args)
     grad = torch.randn_like(out)
-    given = [a for n, a in zip(op.arguments, args, strict=True) if n.name not in op.passthrough]
+    passed = op.autograd.passthrough
+    given = [a for n, a in zip(op.arguments, args, strict=True) if n.name not in passed]
     least = sum(t.nbytes for t in leaves(given))
     least += sum(ROWS * width * 4 * count for width, count in hidden.items())
     used = peak(lambda: torch.autograd.grad(out, leaves(args), grad, retain_graph=True))

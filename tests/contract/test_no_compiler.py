@@ -37,7 +37,7 @@ for op in mf.OPS.values():
         torch.manual_seed(2)
         expected = op.reference(*args)
         assert all(map(torch.equal, op.listed(got), op.listed(expected))), op.name
-        if op.grads:
+        if op.autograd.grads:
             inputs = [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
             ours, theirs = (
                 torch.autograd.grad(sum(t.sum() for t in op.listed(out)), inputs)
@@ -269,11 +269,12 @@ def test_random_numbers_are_never_drawn_anew(tmp_path: Path, word: str, ends: st
 
 
 AUTHORS = """
-from megafuse.registry import op
+from megafuse.registry import Pointwise, op
 from megafuse.runtime.cpp import CompileError
 def mine(x: torch.Tensor) -> torch.Tensor:
     return x * 2
-mine = op(forward="Mine<{F}>", header=HEADER, flops=(1, 0), sample=lambda d: (d.full(),))(mine)
+kernel = Pointwise("Mine<{F}>", header=HEADER)
+mine = op(kernel=kernel, flops=(1, 0), sample=lambda d: (d.full(),))(mine)
 try:
     print(mine(torch.ones(2)).tolist())
 except CompileError as error:

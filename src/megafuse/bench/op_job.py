@@ -134,8 +134,9 @@ def _widths(op: Op, args: Sequence[Any], weights: Sequence[Argument]) -> tuple[i
 
 
 def _wanting(op: Op, args: Sequence[Any], mode: Mode) -> list[Any]:
+    wanted = op.autograd.grads if mode != "forward" else {}
     return [
-        a.requires_grad_() if mode != "forward" and n.name in op.grads and _floats(a) else a
+        a.requires_grad_() if n.name in wanted and _floats(a) else a
         for n, a in zip(op.arguments, args, strict=True)
     ]
 

@@ -38,8 +38,9 @@ def type_name(text: str) -> str:
 class Names:
     """Hands out names, each once."""
 
-    def __init__(self) -> None:
-        self._used: set[str] = set()
+    def __init__(self, besides: Names | None = None) -> None:
+        """None of those that `besides` gave away."""
+        self._used: set[str] = set(besides._used) if besides is not None else set()
 
     def fresh(self, wanted: str) -> str:
         """`wanted` if it is free, else with a number or, for a word of C++ or ours, a `_`."""

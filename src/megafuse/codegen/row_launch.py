@@ -46,6 +46,7 @@ def row_launch(
     widest = max((BYTES[o.dtype] for o in inputs if o.walk == "c"), default=4)
     wanted = min(max(64 // (widest * vector), 1), most)
     threads = min(_power_of_two(-(-vectors // wanted)), _MOST_THREADS)
+    threads = max(threads, min(8, _power_of_two(vectors)))  # neighbours read neighbours
     items = -(-vectors // threads)
     if items > most:
         return RowLaunch(wanted, 512, 1, whole=False)

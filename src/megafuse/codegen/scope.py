@@ -42,6 +42,7 @@ class Scope:
             self.uses.update(arguments(term))
         self.uses.update((*body.outputs, *body.row_outputs))
         self._texts: dict[Term, Text] = {}
+        self._locals = Names(self.names)
 
     def _input_names(self) -> list[str]:
         wanted = {t.operand: t.name for t in self.order if isinstance(t, Loaded) and t.name}
@@ -76,6 +77,7 @@ class Scope:
 
     def enter(self, known: dict[Term, str] | None = None) -> None:
         """Begins a function in which these terms have these names already."""
+        self._locals = Names(self.names)
         self._texts = {term: Text(name) for term, name in (known or {}).items()}
 
     def text(self, term: Term) -> Text:
@@ -95,16 +97,24 @@ class Scope:
         """Whether it has a name here already."""
         return term in self._texts or isinstance(term, (Loaded, Scalar))
 
+    def know(self, term: Term, name: str) -> None:
+        """From here on it is called so."""
+        self._texts[term] = Text(name)
+
+    def define(self, term: Term, lines: Lines, text: str | None = None) -> None:
+        """A variable for a term: `text`, or its expression."""
+        text = text or self.text(term).code
+        lines.comment(term.line)
+        name = self._locals.fresh(term.name or default_name(term))
+        lines.add(f"const {register(term.dtype)} {name} = {text};")
+        self.know(term, name)
+
     def declare(self, wanted: Iterable[Term], lines: Lines) -> None:
         """Writes the statements that the wanted terms need, each after what it is made from."""
         need = self.needed(wanted)
         for term in self.order:
             if term in need and term not in self._texts and self.is_declared(term):
-                text = self.text(term).code
-                lines.comment(term.line)
-                name = self.names.fresh(term.name or default_name(term))
-                lines.add(f"const {register(term.dtype)} {name} = {text};")
-                self._texts[term] = Text(name)
+                self.define(term, lines)
 
     def needed(self, wanted: Iterable[Term]) -> set[Term]:
         """What must be computed here for these: all below them that is not known yet."""
@@ -145,4 +155,6 @@ def default_name(term: Term) -> str:
     """For values that the user did not name."""
     if isinstance(term, Applied):
         return f"{term.prim.name}_of" if term.prim.operands == 1 else term.prim.name + "_"
+    if isinstance(term, Reduced):
+        return {"sum": "total", "prod": "product"}.get(term.kind, f"{term.kind}_")
     return "fetched" if isinstance(term, Fetched) else "value"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
 
 WIDTH = 100
 
@@ -47,17 +46,19 @@ class Lines:
         self._indent -= 2
         self.add(text)
 
-    def function(self, head: str, body: Iterable[str]) -> None:
-        """One without comments, on one line where it fits."""
-        statements = list(body)
-        one = f"{head} {{ {' '.join(statements)} }}" if statements else f"{head} {{}}"
-        if len(statements) < 2 and len(one) + self._indent <= WIDTH:
+    def inner(self) -> Lines:
+        """What is inside of the function that comes next; `function` puts it there."""
+        return Lines(self._indent + 2)
+
+    def function(self, head: str, body: Lines) -> None:
+        """On one line where there is but one statement, and it fits."""
+        one = f"{head} {{ {body._lines[0].strip()} }}" if len(body._lines) == 1 else ""
+        if one and len(one) + self._indent <= WIDTH and "//" not in one:
             self.add(one)
             return
-        self.open(head + " {")
-        for statement in statements:
-            self.add(statement)
-        self.close()
+        self.add(head + " {")
+        self._lines += body._lines
+        self.add("}")
 
 
 def wrapped(text: str, indent: int) -> list[str]:

@@ -1,1 +1,7 @@
-"""What users call to get kernels of their own functions; graph/ does the work."""
+"""What users call: `fuse` makes one kernel, or a few, of a function of PyTorch operations."""
+
+from __future__ import annotations
+
+from megafuse.compiler.fused import Fused, fuse
+
+__all__ = ["Fused", "fuse"]

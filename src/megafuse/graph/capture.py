@@ -81,7 +81,7 @@ class Captured:
     writes: tuple[int, ...] = ()
     backward: torch.fx.GraphModule | None = None
     saved: int = 0
-    # The backward graph's placeholders, in order: ("saved", which) or ("gradient", of which result).
+    # The backward graph's placeholders: ("saved", which), or ("gradient", of which result).
     backward_takes: tuple[tuple[Literal["saved", "gradient"], int], ...] = ()
     gradients: tuple[int, ...] = ()  # the arguments whose gradients it returns
     # The graph is right for a call whose arguments have the sizes, strides and numbers that their
@@ -101,24 +101,49 @@ def capture(
     decompositions: Table | None = None,
 ) -> Captured:
     """Traces function(*args, **kwargs), with its backward pass where autograd would record one."""
-    paths, spec = pytree.tree_flatten_with_path((tuple(args), dict(kwargs or {})))
+    failed: Exception | None = None
+    for symbolic in _ATTEMPTS:
+        try:
+            return _capture(function, args, kwargs or {}, decompositions or {}, symbolic)
+        except CaptureError:
+            raise
+        except Exception as error:  # whatever torch's tracer or the function raises
+            failed = failed or error
+    assert failed is not None
+    raise failed
+
+
+# Some operations take no symbols: then numbers are fixed, and at last sizes as well.
+_ATTEMPTS = (("number", "tensor"), ("tensor",), ())
+
+
+def _capture(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    decompositions: Table,
+    symbolic: Sequence[str],
+) -> Captured:
+    paths, spec = pytree.tree_flatten_with_path((tuple(args), dict(kwargs)))
     names = _names(function, [path for path, _ in paths])
-    stand_ins = StandIns()
+    stand_ins = StandIns(symbolic_sizes="tensor" in symbolic)
     arguments = tuple(
-        _argument(stand_ins, name, leaf) for name, (_, leaf) in zip(names, paths, strict=True)
+        _argument(stand_ins, name, leaf, "number" in symbolic)
+        for name, (_, leaf) in zip(names, paths, strict=True)
     )
     with _clear_errors(), stand_ins.mode, traceback.preserve_node_meta():
-        captured = _Trace(function, arguments, spec, dict(decompositions or {})).captured()
+        captured = _Trace(function, arguments, spec, dict(decompositions)).captured()
     _refuse_shared_memory(captured, [leaf for _, leaf in paths])
     captured.symbols = _symbols(arguments)
+    _refuse_values(captured)
     captured.guards = _guards(stand_ins.shapes, captured.symbols)
     return captured
 
 
-def _argument(stand_ins: StandIns, name: str, leaf: Any) -> Argument:
+def _argument(stand_ins: StandIns, name: str, leaf: Any, symbolic: bool) -> Argument:
     if isinstance(leaf, torch.Tensor):
         return Argument("tensor", name, stand_ins.tensor(leaf, name))
-    if is_number(leaf):
+    if symbolic and is_number(leaf):
         return Argument("number", name, stand_ins.number(leaf, name))
     return Argument("fixed", name, leaf)
 
@@ -142,6 +167,7 @@ class _Trace:
         self.returned: list[Returned] = []
         self.out_spec: pytree.TreeSpec | None = None
         self.writes: list[int] = []
+        self.results: list[Any] = []
         self.differentiable: list[int] = []
 
     def captured(self) -> Captured:
@@ -150,11 +176,9 @@ class _Trace:
             for i, primal in enumerate(self.primals)
             if isinstance(primal, torch.Tensor) and primal.requires_grad
         ]
-        if wanted and torch.is_grad_enabled():
-            results = self.forward(self.primals)
-            if self.differentiable:
-                return self.with_backward(results, wanted)
         traced = self.make_fx(lambda primals: self.forward(primals))(self.primals)
+        if wanted and torch.is_grad_enabled() and self.differentiable:
+            return self.with_backward(wanted)
         return self.result(_tidy(traced))
 
     def result(self, forward: torch.fx.GraphModule, **more: Any) -> Captured:
@@ -199,10 +223,11 @@ class _Trace:
 
     def forward(self, primals: list[Any]) -> list[Any]:
         with functional():
-            return unwrapped(self.call(wrapped(primals)))
+            self.results = unwrapped(self.call(wrapped(primals)))
+            return self.results
 
-    def with_backward(self, results: list[Any], wanted: list[int]) -> Captured:
-        likes = [results[i] for i in self.differentiable]
+    def with_backward(self, wanted: list[int]) -> Captured:
+        likes = [self.results[i] for i in self.differentiable]
         tangents = [
             torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
             for like in likes
@@ -213,8 +238,8 @@ class _Trace:
         def joint(primals: list[Any], tangents: list[Any]) -> list[Any]:
             with functional():
                 inner = wrapped(primals)
-                results = self.call(inner)  # a size may have become a constant since the first run
-                counts.append(len(results))
+                results = self.call(inner)
+                counts.append(len(results))  # a size may be a constant since the first run
                 gradients = torch.autograd.grad(
                     [results[i] for i in self.differentiable],
                     [inner[i] for i in wanted],
@@ -286,7 +311,7 @@ def _kind(leaf: Any) -> Literal["tensor", "number", "fixed"]:
 
 
 def _names(function: Callable[..., Any], paths: list[Any]) -> list[str]:
-    """A name for each leaf: the parameter's, and what leads on from there: states_0, states_step."""
+    """A name for each leaf: the parameter's, and how to go on from there: states_0, states_step."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -380,6 +405,21 @@ def _clear_errors() -> Iterator[None]:
             "Pass it as an argument: what it holds may change between calls.",
             origin.of_error(error.__traceback__),
         ) from error
+
+
+def _refuse_values(captured: Captured) -> None:
+    """A size that no argument's size explains was read from a tensor's memory."""
+    for part in (captured.forward, captured.backward):
+        for node in part.graph.nodes if part is not None else ():
+            for leaf in pytree.tree_leaves(node.meta.get("val")):
+                sizes = leaf.shape if isinstance(leaf, torch.Tensor) else [leaf]
+                exprs = [size.node.expr for size in sizes if isinstance(size, torch.SymInt)]
+                if not all(expr.free_symbols <= captured.symbols.keys() for expr in exprs):
+                    raise CaptureError(
+                        "A size is read from a tensor's value, but there is none while fuse traces.",
+                        "Pass it as a number.",
+                        origin.parsed(node.meta.get("stack_trace")),
+                    )
 
 
 def _refuse_shared_memory(captured: Captured, leaves: list[Any]) -> None:

@@ -1,7 +1,7 @@
-"""Arithmetic on the coordinates of Views: how a reshape reads its source, and what can be left out.
+"""Arithmetic on the coordinates of Views: how a reshape reads its source, and what can go.
 
-A coordinate along dim k runs from 0 to shape[k] − 1, and sizes are at least 1 wherever an element is
-read at all; with that (i0·n + i1)//n is i0, where i1 < n.
+A coordinate along dim k runs from 0 to shape[k] − 1, and sizes are at least 1 wherever an element
+is read at all; with that (i0·n + i1)//n is i0, where i1 < n.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def same_shape(a: Sequence[Size], b: Sequence[Size]) -> bool:
 
 
 def reshape(old: Sequence[Size], new: Sequence[Size]) -> tuple[Size, ...]:
-    """Where an element of `new` lies in `old`, dimensions taken in the smallest groups that match."""
+    """Where an element of `new` lies in `old`, in the smallest groups of dimensions that match."""
     at: list[Size] = []
     start = 0
     for olds, news in _groups(old, new):
@@ -66,9 +66,15 @@ def _shortest(old: Sequence[Size], new: Sequence[Size]) -> tuple[int, int]:
         return 0, 1
     pairs = [(p, q) for p in range(1, len(old) + 1) for q in range(1, len(new) + 1)]
     for p, q in sorted(pairs, key=sum):
-        if same(sympy.prod(old[:p]), sympy.prod(new[:q])):
+        if same(_exact(old[:p]), _exact(new[:q])):
             return p, q
     return len(old), len(new)
+
+
+def _exact(sizes: Sequence[Size]) -> sympy.Expr:
+    """The product. A division in it is exact: torch has checked that the elements are as many."""
+    product = sympy.sympify(sympy.prod(sizes))
+    return product.replace(FloorDiv, lambda top, by: top / by)
 
 
 def _strides(sizes: Sequence[Size]) -> list[Size]:

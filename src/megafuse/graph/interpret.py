@@ -166,6 +166,10 @@ class _Run:
         if value.kind in ("argmax", "argmin"):
             return getattr(torch, value.kind)(x, dims[0], keep)
         if value.kind in ("amax", "amin"):
+            if x.numel() == 0:
+                return torch.full(
+                    self.shape(value), _of_nothing(value.kind, x.dtype), dtype=x.dtype
+                )
             return getattr(torch, value.kind)(x, dims, keep)
         for dim in reversed(dims):
             x = getattr(torch, value.kind)(x, dim, keep)
@@ -193,6 +197,13 @@ class _Run:
 
     def result(self, value: Result) -> torch.Tensor:
         return self.values[value.extern][value.number].to(self.held(value.dtype))
+
+
+def _of_nothing(kind: str, dtype: torch.dtype) -> float:
+    """What the largest or the smallest of no elements is."""
+    if dtype.is_floating_point:
+        return -math.inf if kind == "amax" else math.inf
+    return torch.iinfo(dtype).min if kind == "amax" else torch.iinfo(dtype).max
 
 
 _SPELLED = {

@@ -141,7 +141,8 @@ class Gather(Value):
 class Reduce(Value):
     """The elements along `dims` (sorted, not negative) as one; with `keep` these stay, of size 1.
 
-    Sums of integers and bools are in int64, floats in a float that is at least float32.
+    Sums of integers and bools are in int64, floats in a float that is at least float32. The largest
+    of no elements is −inf (or the smallest integer), the smallest inf.
     """
 
     kind: ReduceKind

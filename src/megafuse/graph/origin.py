@@ -76,9 +76,15 @@ def _targets(file: str) -> dict[int, str]:
         return {}
     names: dict[int, str] = {}
     for node in ast.walk(tree):
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and len(targets) == 1:
-            if isinstance(targets[0], ast.Name):
-                for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                    names[line] = targets[0].id
+        target = _target(node)
+        if isinstance(target, ast.Name):
+            assert isinstance(node, ast.stmt)
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                names[line] = target.id
     return names
+
+
+def _target(node: ast.AST) -> ast.expr | None:
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        return node.targets[0]
+    return node.target if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else None

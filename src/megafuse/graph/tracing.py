@@ -41,14 +41,17 @@ class CaptureError(RuntimeError):
 class StandIns:
     """Fake tensors and symbolic numbers of one capture."""
 
-    def __init__(self) -> None:
-        self.shapes = ShapeEnv(duck_shape=False)
+    def __init__(self, symbolic_sizes: bool) -> None:
+        self.shapes = ShapeEnv(
+            duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
+        )
         self.mode = FakeTensorMode(shape_env=self.shapes, static_shapes=False)
+        self._size = DimDynamic.DYNAMIC if symbolic_sizes else DimDynamic.STATIC
 
     def tensor(self, real: torch.Tensor, name: str) -> torch.Tensor:
         dims = real.dim()
         context = StatelessSymbolicContext(
-            dynamic_sizes=[DimDynamic.DYNAMIC] * dims,
+            dynamic_sizes=[self._size] * dims,
             dynamic_strides=[DimDynamic.INFER_STRIDE] * dims,
         )
         # A view arrives without its base, and a leaf of the caller's graph is a leaf here.

@@ -48,8 +48,8 @@ struct RowsCpu : PointwiseCpu<K> {
 
   static constexpr i64 kPiece = 65536;  // elements: with a few kept of each, what an L2 cache holds
   static constexpr i64 kMostHeld = 4 * kPiece;  // elements of a row that are kept in a buffer
-  static constexpr int kLanes = 64;     // elements summed side by side
-  static constexpr i64 kRun = 2048;     // elements summed before their sums are
+  static constexpr int kLanes = 64;             // elements summed side by side
+  static constexpr i64 kRun = 2048;             // elements summed before their sums are
   static constexpr int kRows = 32;  // rows summed in F before they are added to the partial sums
 
   static constexpr u64 kLine = 64;  // bytes of a cache line
@@ -67,6 +67,8 @@ struct RowsCpu : PointwiseCpu<K> {
   static constexpr int kTogether =
       has_sums && !Base::staged && !K::random && !Fn::causal && Fn::keeps_inputs ? 4 : 1;
 
+  static constexpr int kArrays = kTogether * Fn::kept + (has_sums ? K::outputs : 0);
+
   i64 slot, cols;
   Random random = {};
   void* allocated;
@@ -75,7 +77,7 @@ struct RowsCpu : PointwiseCpu<K> {
 
   RowsCpu(const u64* w, i64 s) : Base(w), slot(s), cols(i64(w[K::size])) {
     if constexpr (K::random) random = Random::read(words + K::rng);
-    const i64 arrays = kTogether * Fn::kept + (has_sums ? K::outputs : 0);
+    const i64 arrays = kArrays + (Base::staged ? K::inputs - kLateAt : 0);
     const u64 totals = holds() ? u64(cols / kPiece + 1) * sizeof(Total) : 0;
     allocated = __builtin_malloc(u64(length_of_buffer() * arrays) * sizeof(F) + totals + kLine);
     buffer = reinterpret_cast<F*>((reinterpret_cast<u64>(allocated) + kLine - 1) / kLine * kLine);
@@ -109,8 +111,7 @@ struct RowsCpu : PointwiseCpu<K> {
                           : buffer + p * length_of_buffer() + column;
   }
   MF_INLINE Total* totals_of_pieces() const {
-    const i64 arrays = kTogether * Fn::kept + (has_sums ? K::outputs : 0);
-    return reinterpret_cast<Total*>(buffer + arrays * length_of_buffer());
+    return reinterpret_cast<Total*>(buffer + kArrays * length_of_buffer());
   }
   ~RowsCpu() { __builtin_free(allocated); }
   RowsCpu(const RowsCpu&) = delete;
@@ -133,6 +134,28 @@ struct RowsCpu : PointwiseCpu<K> {
     Access from = access<Op>(operand, column);
     Base::template stage<Op>(from.base, staging, n);
     return from;
+  }
+  // The same of a late input. Of float16 rows of one piece it is converted once for all rows: the
+  // weight's conversion was a seventh of a layer norm's time.
+  template <int L>
+  MF_INLINE Access late_reader(i64 column, i64 n, float* staging) const {
+    if constexpr (Base::template is_staged<LateIn<L>>)
+      if (cols <= kPiece) return {reinterpret_cast<u64>(widened_late<L>() + column), 1, F(0)};
+    return reader<LateIn<L>>(K::outputs + kLateAt + L, column, n, staging);
+  }
+  template <int L>
+  MF_INLINE float* widened_late() const {
+    return reinterpret_cast<float*>(buffer + (kArrays + L) * length_of_buffer());
+  }
+  template <int... L>
+  MF_INLINE void widen_late(Indices<L...>) const {
+    if (cols <= kPiece) (widen_late<L>(), ...);
+  }
+  template <int L>
+  MF_INLINE void widen_late() const {
+    if constexpr (Base::template is_staged<LateIn<L>>)
+      widen(reinterpret_cast<const half*>(words[K::outputs + kLateAt + L]), widened_late<L>(),
+            cols);
   }
   template <class Op>
   static MF_INLINE F read(const Access& from, i64 i) {
@@ -236,8 +259,7 @@ struct RowsCpu : PointwiseCpu<K> {
     for (i64 done = 0; done < n; done += kBlock) {
       const i64 count = n - done < kBlock ? n - done : kBlock;
       [[maybe_unused]] Staging<sizeof...(L)> staging;
-      const Access from[sizeof...(L) + 1] = {
-          reader<LateIn<L>>(K::outputs + kLateAt + L, column + done, count, staging[L])...};
+      const Access from[sizeof...(L) + 1] = {late_reader<L>(column + done, count, staging[L])...};
       auto add = [&](i64 i, int lane, bool counts) __attribute__((always_inline)) {
         Kept kept{held[P][done + i]...};
         const Term term = fn.template term<S>(kept, known, read<LateIn<L>>(from[L], i)...);
@@ -335,8 +357,7 @@ struct RowsCpu : PointwiseCpu<K> {
       const i64 count = n - done < kBlock ? n - done : kBlock, first = column + done;
       [[maybe_unused]] Staging<sizeof...(L)> read_staging;
       [[maybe_unused]] Staging<sizeof...(O)> write_staging;
-      const Access from[sizeof...(L) + 1] = {
-          reader<LateIn<L>>(K::outputs + kLateAt + L, first, count, read_staging[L])...};
+      const Access from[sizeof...(L) + 1] = {late_reader<L>(first, count, read_staging[L])...};
       const Access to[] = {target<O, kBuffered>(first, write_staging[O])...};
       u32 drawn[draws ? kBlock + 4 : 1];
       [[maybe_unused]] const u32* here = drawn;
@@ -552,6 +573,7 @@ struct RowsCpu : PointwiseCpu<K> {
     if constexpr (K::random) {
       if (begin == 0) random.remember(words + K::rng);
     }
+    widen_late(Late());
     for (i64 first = begin; first < end;) {
       const i64 last = sums_in_buffer() && first + kRows < end ? first + kRows : end;
       if (sums_in_buffer()) clear_sums(AllOutputs());

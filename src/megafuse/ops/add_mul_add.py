@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from megafuse.registry import op
+from megafuse.registry import Autograd, Pointwise, op
 
 
 @op(
-    forward="AddMulAdd<{F}>",
-    backward="AddMulAddBackward<{F}>",
-    saves=("x", "y", "z"),
-    grads={"x": 0, "y": 0, "z": 1, "w": 2},
-    passthrough=("w",),
-    vjp=lambda grad, x, y, z: (grad * z, grad * z, grad * (x + y), grad),
+    kernel=Pointwise("AddMulAdd<{F}>", "AddMulAddBackward<{F}>"),
+    autograd=Autograd(
+        saves=("x", "y", "z"),
+        grads={"x": 0, "y": 0, "z": 1, "w": 2},
+        passthrough=("w",),
+        vjp=lambda grad, x, y, z: (grad * z, grad * z, grad * (x + y), grad),
+    ),
     flops=(3, 3),
     sample=lambda draw: (draw.full(), draw.full(), draw.full(), draw.full()),
 )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from megafuse.registry import op
+from megafuse.registry import Autograd, Pointwise, Signature, op
 
 
 @op(
-    forward="AddMulExp<{F}>",
-    backward="AddMulExpBackward<{F}>",
-    saves=("out",),
-    grads={"x": 0, "y": 0},
-    vjp=lambda grad, out: (grad * out * 2, grad * out * 2),
-    autocast="float32",
+    kernel=Pointwise("AddMulExp<{F}>", "AddMulExpBackward<{F}>"),
+    signature=Signature(autocast="float32"),
+    autograd=Autograd(
+        saves=("out",),
+        grads={"x": 0, "y": 0},
+        vjp=lambda grad, out: (grad * out * 2, grad * out * 2),
+    ),
     flops=(12, 2),
     sample=lambda draw: (draw.full(0.5), draw.full(0.5)),
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from megafuse.registry import op
+from megafuse.registry import Autograd, Program, Signature, op
 from megafuse.registry.sample import Draw
 
 
@@ -115,20 +115,24 @@ def _sample(draw: Draw) -> tuple[Any, ...]:
 
 
 @op(
-    family="composite",
-    shapes={"q": "BHSD", "k": "BGTD", "v": "BGTD"},
-    any_dtype=("mask",),
-    own_dtype=("mask",),
-    keeps=("lse",),
-    kept=_kept,
-    saves=("q", "k", "v", "mask", "out", "lse"),
-    grads={"q": 0, "k": 1, "v": 2, "mask": 3},
-    vjp=_vjp,
-    autocast="lower",
-    laid_out_as="q",
+    kernel=Program(),
+    signature=Signature(
+        shapes={"q": "BHSD", "k": "BGTD", "v": "BGTD"},
+        any_dtype=("mask",),
+        own_dtype=("mask",),
+        check=_check,
+        laid_out_as="q",
+        autocast="lower",
+    ),
+    autograd=Autograd(
+        saves=("q", "k", "v", "mask", "out", "lse"),
+        grads={"q": 0, "k": 1, "v": 2, "mask": 3},
+        keeps=("lse",),
+        kept=_kept,
+        vjp=_vjp,
+    ),
     flops=_flops,
     launches=(1, 1),
-    check=_check,
     sample=_sample,
 )
 def attention(

@@ -5,15 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from megafuse.codegen.activations import ACTIVATIONS, words
-from megafuse.registry import op
+from megafuse.registry import Autograd, Pointwise, Signature, op
 
 
 @op(
-    forward="BiasAct<{F}, {act}>",
-    backward="BiasActBackward<{F}, {act}>",
-    choices={"act": words()},
-    saves=("x", "bias"),
-    grads={"x": 0, "bias": 0},
+    kernel=Pointwise("BiasAct<{F}, {act}>", "BiasActBackward<{F}, {act}>"),
+    signature=Signature(choices={"act": words()}),
+    autograd=Autograd(saves=("x", "bias"), grads={"x": 0, "bias": 0}),
     flops=(13, 21),
     sample=lambda draw: (draw.full(), draw.row(), "gelu"),
 )

@@ -5,16 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from megafuse.registry import op
+from megafuse.registry import Autograd, Pointwise, Signature, op
 
 
 @op(
-    forward="DequantizeInt8<{F}>",
-    backward="DequantizeInt8Backward<{F}>",
-    any_dtype=("q",),
-    saves=("q", "scale", "zero_point"),
-    grads={"scale": 0, "zero_point": 1},
-    dtype_like="scale",
+    kernel=Pointwise("DequantizeInt8<{F}>", "DequantizeInt8Backward<{F}>"),
+    signature=Signature(any_dtype=("q",), dtype_like="scale"),
+    autograd=Autograd(saves=("q", "scale", "zero_point"), grads={"scale": 0, "zero_point": 1}),
     flops=(2, 4),
     sample=lambda draw: (draw.integers(), draw.row(0.05), 3.0),
 )

@@ -5,18 +5,19 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from megafuse.registry import op
+from megafuse.registry import Autograd, Program, Signature, op
 
 
 @op(
-    family="composite",
-    shapes={"x": "...N", "residual": "...N"},
-    own_dtype=("residual",),
-    grads={"x": 0, "residual": 1},
-    passthrough=("residual",),
-    ranges={"p": (0.0, 1.0)},
-    random=True,
-    vjp=lambda grad, **_: (grad, grad),  # with nothing dropped
+    kernel=Program(random=True),
+    signature=Signature(
+        shapes={"x": "...N", "residual": "...N"}, ranges={"p": (0.0, 1.0)}, own_dtype=("residual",)
+    ),
+    autograd=Autograd(
+        grads={"x": 0, "residual": 1},
+        passthrough=("residual",),
+        vjp=lambda grad, **_: (grad, grad),  # with nothing dropped
+    ),
     flops=(2, 1),
     launches=(1, 1),
     sample=lambda draw: (draw.full(), draw.full(), 0.0, True),

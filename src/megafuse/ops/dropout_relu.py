@@ -5,16 +5,15 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from megafuse.registry import op
+from megafuse.registry import Autograd, Pointwise, Signature, op
 
 
 @op(
-    forward="DropoutRelu<{F}, {training}>",
-    backward="DropoutReluBackward<{F}, {training}>",
-    saves=("x",),
-    grads={"x": 0},
-    ranges={"p": (0.0, 1.0)},
-    random=True,
+    kernel=Pointwise(
+        "DropoutRelu<{F}, {training}>", "DropoutReluBackward<{F}, {training}>", random=True
+    ),
+    signature=Signature(ranges={"p": (0.0, 1.0)}),
+    autograd=Autograd(saves=("x",), grads={"x": 0}),
     flops=(3, 3),
     sample=lambda draw: (draw.full(), 0.3, True),
 )

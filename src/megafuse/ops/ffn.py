@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.codegen.activations import ACTIVATIONS
-from megafuse.registry import op
+from megafuse.registry import Autograd, Program, Signature, op
 
 ACTS = ("gelu", "gelu_tanh", "relu")  # runtime/host/programs/ffn.h has them in this order
 
@@ -44,18 +44,21 @@ def _kept(x: Tensor, w1: Tensor, b1: Any, w2: Any, b2: Any, act: str, *_: Any) -
 
 
 @op(
-    family="composite",
-    choices={"act": dict.fromkeys(ACTS, "")},
-    shapes={"x": "...K", "w1": "NK", "b1": "N", "w2": "MN", "b2": "M", "residual": "...M"},
-    own_dtype=("residual",),
-    keeps=("pre", "hidden"),
-    kept=_kept,
-    saves=("x", "w1", "b1", "w2", "b2", "pre", "hidden"),
-    grads={"x": 0, "w1": 1, "b1": 2, "w2": 3, "b2": 4, "residual": 5},
-    passthrough=("residual",),
-    ranges={"p": (0.0, 1.0)},
-    random=True,
-    autocast="lower",
+    kernel=Program(random=True),
+    signature=Signature(
+        choices={"act": ACTS},
+        shapes={"x": "...K", "w1": "NK", "b1": "N", "w2": "MN", "b2": "M", "residual": "...M"},
+        ranges={"p": (0.0, 1.0)},
+        own_dtype=("residual",),
+        autocast="lower",
+    ),
+    autograd=Autograd(
+        saves=("x", "w1", "b1", "w2", "b2", "pre", "hidden"),
+        grads={"x": 0, "w1": 1, "b1": 2, "w2": 3, "b2": 4, "residual": 5},
+        passthrough=("residual",),
+        keeps=("pre", "hidden"),
+        kept=_kept,
+    ),
     flops=_flops,
     launches=_launches,
     sample=lambda draw: (

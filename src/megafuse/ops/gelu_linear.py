@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from megafuse.registry import op
+from megafuse.registry import Autograd, Program, Signature, op
 
 
 def _flops(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> tuple[int, int]:
@@ -19,14 +19,18 @@ def _launches(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) 
 
 
 @op(
-    family="composite",
-    choices={"approximate": {"none": "", "tanh": ""}},
-    shapes={"x": "...K", "weight": "NK", "bias": "N"},
-    keeps=("activated",),
-    kept=lambda x, weight, bias, approximate: [x.new_empty(x.shape)],
-    saves=("x", "weight", "bias", "activated"),
-    grads={"x": 0, "weight": 1, "bias": 2},
-    autocast="lower",
+    kernel=Program(),
+    signature=Signature(
+        choices={"approximate": ("none", "tanh")},
+        shapes={"x": "...K", "weight": "NK", "bias": "N"},
+        autocast="lower",
+    ),
+    autograd=Autograd(
+        saves=("x", "weight", "bias", "activated"),
+        grads={"x": 0, "weight": 1, "bias": 2},
+        keeps=("activated",),
+        kept=lambda x, weight, bias, approximate: [x.new_empty(x.shape)],
+    ),
     flops=_flops,
     launches=_launches,
     sample=lambda draw: (

@@ -6,15 +6,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.codegen.activations import ACTIVATIONS, GELU
-from megafuse.registry import op
+from megafuse.registry import Autograd, Pointwise, Signature, op
 
 
 @op(
-    forward="GeluScale<{F}, {approximate}>",
-    backward="GeluScaleBackward<{F}, {approximate}>",
-    choices={"approximate": {how: ACTIVATIONS[act].word for how, act in GELU.items()}},
-    saves=("x",),
-    grads={"x": 0},
+    kernel=Pointwise("GeluScale<{F}, {approximate}>", "GeluScaleBackward<{F}, {approximate}>"),
+    signature=Signature(
+        choices={"approximate": {how: ACTIVATIONS[act].word for how, act in GELU.items()}}
+    ),
+    autograd=Autograd(saves=("x",), grads={"x": 0}),
     flops=(12, 20),
     sample=lambda draw: (draw.full(), 1.7, "tanh"),
 )

@@ -6,22 +6,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.ops.norms import layer_norm_vjp, one_a_row
-from megafuse.registry import op
+from megafuse.registry import Autograd, Rows, Signature, op
 
 
 @op(
-    family="rows",
-    forward="LayerNorm<{F}, {S}>",
-    backward="LayerNormBackward<{F}>",
-    shapes={"x": "...C", "weight": "C", "bias": "C"},
-    own_dtype=("weight", "bias"),
-    keeps=("mean", "scale"),
-    kept=lambda x, weight, bias, *_: one_a_row(2, x, weight, bias),
-    saves=("x", "mean", "scale", "weight"),
-    grads={"x": 0, "weight": 1, "bias": 2},
-    ranges={"eps": (0.0, float("inf"))},
-    vjp=lambda grad, *, x, weight, eps, **_: layer_norm_vjp(grad, x, weight, eps),
-    autocast="float32",
+    kernel=Rows("LayerNorm<{F}, {S}>", "LayerNormBackward<{F}>"),
+    signature=Signature(
+        shapes={"x": "...C", "weight": "C", "bias": "C"},
+        ranges={"eps": (0.0, float("inf"))},
+        own_dtype=("weight", "bias"),
+        autocast="float32",
+    ),
+    autograd=Autograd(
+        saves=("x", "mean", "scale", "weight"),
+        grads={"x": 0, "weight": 1, "bias": 2},
+        keeps=("mean", "scale"),
+        kept=lambda x, weight, bias, *_: one_a_row(2, x, weight, bias),
+        vjp=lambda grad, *, x, weight, eps, **_: layer_norm_vjp(grad, x, weight, eps),
+    ),
     flops=(8, 13),
     sample=lambda draw: (draw.full(), draw.row(), draw.row(), 1e-5),
 )

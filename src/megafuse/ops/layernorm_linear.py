@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.ops.norms import one_a_row
-from megafuse.registry import op
+from megafuse.registry import Autograd, Program, Signature, op
 
 
 def _flops(
@@ -22,15 +22,19 @@ def _flops(
 
 
 @op(
-    family="composite",
-    shapes={"x": "...K", "ln_weight": "K", "ln_bias": "K", "weight": "NK", "bias": "N"},
-    own_dtype=("ln_weight", "ln_bias"),
-    ranges={"eps": (0.0, float("inf"))},
-    keeps=("normed", "mean", "scale"),
-    kept=lambda x, *_: [x.new_empty(x.shape), *one_a_row(2, x)],
-    saves=("x", "ln_weight", "ln_bias", "weight", "bias", "normed", "mean", "scale"),
-    grads={"x": 0, "ln_weight": 1, "ln_bias": 2, "weight": 3, "bias": 4},
-    autocast="lower",
+    kernel=Program(),
+    signature=Signature(
+        shapes={"x": "...K", "ln_weight": "K", "ln_bias": "K", "weight": "NK", "bias": "N"},
+        ranges={"eps": (0.0, float("inf"))},
+        own_dtype=("ln_weight", "ln_bias"),
+        autocast="lower",
+    ),
+    autograd=Autograd(
+        saves=("x", "ln_weight", "ln_bias", "weight", "bias", "normed", "mean", "scale"),
+        grads={"x": 0, "ln_weight": 1, "ln_bias": 2, "weight": 3, "bias": 4},
+        keeps=("normed", "mean", "scale"),
+        kept=lambda x, *_: [x.new_empty(x.shape), *one_a_row(2, x)],
+    ),
     flops=_flops,
     # Backward: two GEMMs, the norm's gradient with its sums in two steps, the bias's sum in two.
     launches=lambda x, ln_weight, ln_bias, weight, bias, eps: (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from megafuse.registry import op
+from megafuse.registry import Autograd, Program, Signature, op
 
 
 def _flops(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, int]:
@@ -14,11 +14,9 @@ def _flops(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, int]:
 
 
 @op(
-    family="composite",
-    shapes={"x": "...K", "weight": "NK", "bias": "N"},
-    saves=("x", "weight", "bias", "out"),
-    grads={"x": 0, "weight": 1, "bias": 2},
-    autocast="lower",
+    kernel=Program(),
+    signature=Signature(shapes={"x": "...K", "weight": "NK", "bias": "N"}, autocast="lower"),
+    autograd=Autograd(saves=("x", "weight", "bias", "out"), grads={"x": 0, "weight": 1, "bias": 2}),
     flops=_flops,
     # Backward: the activation's gradient (with a bias its sum, in two steps), then two GEMMs.
     launches=lambda x, weight, bias: (1, 3 if bias is None else 4),

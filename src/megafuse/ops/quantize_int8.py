@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from megafuse.codegen.variant import STORAGE, Operand, Variant
-from megafuse.registry import op
+from megafuse.registry import Pointwise, Signature, op
 
 _FLOATS = ("Half", "BFloat16", "Float", "Double")  # from narrow to wide
 
@@ -54,10 +54,12 @@ def _promoted(one: str, other: str) -> str:
 
 
 @op(
-    forward="QuantizeInt8<{F}, {scale_as}, {zero_as}, {quotient_as}, {S}, {divide}>",
-    words=_as_pytorch_computes,
-    inverted="scale",
-    output_dtype="int8",
+    kernel=Pointwise(
+        "QuantizeInt8<{F}, {scale_as}, {zero_as}, {quotient_as}, {S}, {divide}>",
+        words=_as_pytorch_computes,
+        inverted="scale",
+    ),
+    signature=Signature(output_dtype="int8"),
     flops=(6, 0),
     sample=lambda draw: (draw.full(), 0.05, 3.0),
 )

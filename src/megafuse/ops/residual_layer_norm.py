@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.ops.norms import layer_norm_vjp, one_a_row
-from megafuse.registry import op
+from megafuse.registry import Autograd, Rows, Signature, op
 
 
 def _vjp(
@@ -25,20 +25,25 @@ def _vjp(
 
 
 @op(
-    family="rows",
-    forward="ResidualLayerNorm<{F}, {S}, {training}>",
-    backward="ResidualLayerNormBackward<{F}, {training}>",
-    shapes={"x": "...C", "residual": "...C", "weight": "C", "bias": "C"},
-    own_dtype=("residual", "weight", "bias"),
-    returns=("out", "s"),
-    keeps=("mean", "scale"),
-    kept=lambda x, residual, weight, bias, *_: one_a_row(2, x, residual, weight, bias),
-    saves=("s", "mean", "scale", "weight"),
-    grads={"x": 0, "residual": 1, "weight": 2, "bias": 3},
-    ranges={"p": (0.0, 1.0), "eps": (0.0, float("inf"))},
-    random=True,
-    vjp=_vjp,
-    autocast="float32",
+    kernel=Rows(
+        "ResidualLayerNorm<{F}, {S}, {training}>",
+        "ResidualLayerNormBackward<{F}, {training}>",
+        random=True,
+    ),
+    signature=Signature(
+        shapes={"x": "...C", "residual": "...C", "weight": "C", "bias": "C"},
+        ranges={"p": (0.0, 1.0), "eps": (0.0, float("inf"))},
+        own_dtype=("residual", "weight", "bias"),
+        returns=("out", "s"),
+        autocast="float32",
+    ),
+    autograd=Autograd(
+        saves=("s", "mean", "scale", "weight"),
+        grads={"x": 0, "residual": 1, "weight": 2, "bias": 3},
+        keeps=("mean", "scale"),
+        kept=lambda x, residual, weight, bias, *_: one_a_row(2, x, residual, weight, bias),
+        vjp=_vjp,
+    ),
     flops=(10, 19),
     sample=lambda draw: (draw.full(), draw.full(), draw.row(), draw.row(), 0.1, True, 1e-5),
 )

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.ops.norms import one_a_row, rms_norm_vjp
-from megafuse.registry import op
+from megafuse.registry import Autograd, Rows, Signature, op
 
 
 def _vjp(
@@ -25,19 +25,24 @@ def _vjp(
 
 
 @op(
-    family="rows",
-    forward="ResidualRmsNorm<{F}, {S}, {training}>",
-    backward="ResidualRmsNormBackward<{F}, {training}>",
-    shapes={"x": "...C", "residual": "...C", "weight": "C"},
-    own_dtype=("residual", "weight"),
-    returns=("out", "s"),
-    keeps=("scale",),
-    kept=lambda x, residual, weight, *_: one_a_row(1, x, residual, weight),
-    saves=("s", "scale", "weight"),
-    grads={"x": 0, "residual": 1, "weight": 2},
-    ranges={"p": (0.0, 1.0), "eps": (0.0, float("inf"))},
-    random=True,
-    vjp=_vjp,
+    kernel=Rows(
+        "ResidualRmsNorm<{F}, {S}, {training}>",
+        "ResidualRmsNormBackward<{F}, {training}>",
+        random=True,
+    ),
+    signature=Signature(
+        shapes={"x": "...C", "residual": "...C", "weight": "C"},
+        ranges={"p": (0.0, 1.0), "eps": (0.0, float("inf"))},
+        own_dtype=("residual", "weight"),
+        returns=("out", "s"),
+    ),
+    autograd=Autograd(
+        saves=("s", "scale", "weight"),
+        grads={"x": 0, "residual": 1, "weight": 2},
+        keeps=("scale",),
+        kept=lambda x, residual, weight, *_: one_a_row(1, x, residual, weight),
+        vjp=_vjp,
+    ),
     flops=(6, 13),
     sample=lambda draw: (draw.full(), draw.full(), draw.row(), 0.1, True, 1e-6),
 )

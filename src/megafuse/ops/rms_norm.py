@@ -6,21 +6,23 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.ops.norms import one_a_row, rms_norm_vjp
-from megafuse.registry import op
+from megafuse.registry import Autograd, Rows, Signature, op
 
 
 @op(
-    family="rows",
-    forward="RmsNorm<{F}>",
-    backward="RmsNormBackward<{F}>",
-    shapes={"x": "...C", "weight": "C"},
-    own_dtype=("weight",),
-    keeps=("scale",),
-    kept=lambda x, weight, *_: one_a_row(1, x, weight),
-    saves=("x", "scale", "weight"),
-    grads={"x": 0, "weight": 1},
-    ranges={"eps": (0.0, float("inf"))},
-    vjp=lambda grad, *, x, weight, eps, **_: rms_norm_vjp(grad, x, weight, eps),
+    kernel=Rows("RmsNorm<{F}>", "RmsNormBackward<{F}>"),
+    signature=Signature(
+        shapes={"x": "...C", "weight": "C"},
+        ranges={"eps": (0.0, float("inf"))},
+        own_dtype=("weight",),
+    ),
+    autograd=Autograd(
+        saves=("x", "scale", "weight"),
+        grads={"x": 0, "weight": 1},
+        keeps=("scale",),
+        kept=lambda x, weight, *_: one_a_row(1, x, weight),
+        vjp=lambda grad, *, x, weight, eps, **_: rms_norm_vjp(grad, x, weight, eps),
+    ),
     flops=(4, 9),
     sample=lambda draw: (draw.full(), draw.row(), 1e-6),
 )

@@ -5,14 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from megafuse.registry import op
+from megafuse.registry import Autograd, Pointwise, op
 
 
 @op(
-    forward="ScaleBiasSigmoid<{F}>",
-    backward="ScaleBiasSigmoidBackward<{F}>",
-    saves=("x", "w", "b"),
-    grads={"x": 0, "w": 1, "b": 2},
+    kernel=Pointwise("ScaleBiasSigmoid<{F}>", "ScaleBiasSigmoidBackward<{F}>"),
+    autograd=Autograd(saves=("x", "w", "b"), grads={"x": 0, "w": 1, "b": 2}),
     flops=(12, 17),
     sample=lambda draw: (draw.full(), draw.row(), draw.row()),
 )

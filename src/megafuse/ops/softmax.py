@@ -7,7 +7,7 @@ from torch import Tensor
 
 from megafuse.codegen import tuning
 from megafuse.codegen.variant import Variant
-from megafuse.registry import op
+from megafuse.registry import Autograd, Rows, Signature, op
 
 
 def _problem(x: Tensor, scale: float, mask: Tensor | None, causal: bool) -> str | None:
@@ -49,17 +49,13 @@ def _vjp(grad: Tensor, *, out: Tensor, scale: float, **_: object) -> list[Tensor
 
 
 @op(
-    family="rows",
-    forward="Softmax<{F}, {S}, {causal}, {again}>",
-    backward="SoftmaxBackward<{F}, {causal}>",
-    words=_words,
-    shapes={"x": "...C"},
-    own_dtype=("mask",),
-    check=_problem,
-    saves=("out",),
-    grads={"x": 0, "mask": 1},
-    vjp=_vjp,
-    autocast="float32",
+    kernel=Rows(
+        "Softmax<{F}, {S}, {causal}, {again}>", "SoftmaxBackward<{F}, {causal}>", words=_words
+    ),
+    signature=Signature(
+        shapes={"x": "...C"}, own_dtype=("mask",), check=_problem, autocast="float32"
+    ),
+    autograd=Autograd(saves=("out",), grads={"x": 0, "mask": 1}, vjp=_vjp),
     flops=(12, 5),
     unread=_unread,
     sample=lambda draw: (draw.full(), 0.5, draw.full() if draw.gives("mask") else None, False),

@@ -5,14 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from megafuse.registry import op
+from megafuse.registry import Autograd, Pointwise, op
 
 
 @op(
-    forward="Swiglu<{F}>",
-    backward="SwigluBackward<{F}>",
-    saves=("gate", "up"),
-    grads={"gate": 0, "up": 1},
+    kernel=Pointwise("Swiglu<{F}>", "SwigluBackward<{F}>"),
+    autograd=Autograd(saves=("gate", "up"), grads={"gate": 0, "up": 1}),
     flops=(11, 16),
     sample=lambda draw: (draw.full(), draw.full()),
 )

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from megafuse.registry import op
+from megafuse.registry import Autograd, Program, Signature, op
 
 
 def _flops(x: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor, *_: Any) -> tuple[int, int]:
@@ -42,26 +42,29 @@ _ARGUMENTS = ("x", "w_gate", "w_up", "w_down", "b_gate", "b_up", "b_down")
 
 
 @op(
-    family="composite",
-    shapes={
-        "x": "...K",
-        "w_gate": "NK",
-        "w_up": "NK",
-        "w_down": "MN",
-        "b_gate": "N",
-        "b_up": "N",
-        "b_down": "M",
-        "residual": "...M",
-    },
-    own_dtype=("residual",),
-    keeps=("gate", "up", "hidden"),
-    kept=_kept,
-    saves=(*_ARGUMENTS, "gate", "up", "hidden"),
-    grads={name: i for i, name in enumerate((*_ARGUMENTS, "residual"))},
-    passthrough=("residual",),
-    ranges={"p": (0.0, 1.0)},
-    random=True,
-    autocast="lower",
+    kernel=Program(random=True),
+    signature=Signature(
+        shapes={
+            "x": "...K",
+            "w_gate": "NK",
+            "w_up": "NK",
+            "w_down": "MN",
+            "b_gate": "N",
+            "b_up": "N",
+            "b_down": "M",
+            "residual": "...M",
+        },
+        ranges={"p": (0.0, 1.0)},
+        own_dtype=("residual",),
+        autocast="lower",
+    ),
+    autograd=Autograd(
+        saves=(*_ARGUMENTS, "gate", "up", "hidden"),
+        grads={name: i for i, name in enumerate((*_ARGUMENTS, "residual"))},
+        passthrough=("residual",),
+        keeps=("gate", "up", "hidden"),
+        kept=_kept,
+    ),
     flops=_flops,
     launches=_launches,
     sample=lambda draw: (

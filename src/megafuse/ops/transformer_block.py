@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from megafuse.ops.attention import pairs
 from megafuse.ops.ffn import ACTS
-from megafuse.registry import OPS, op
+from megafuse.registry import OPS, Autograd, Program, Signature, op
 from megafuse.registry.sample import Draw
 
 _PARAMETERS = (
@@ -87,24 +87,28 @@ def _sample(draw: Draw) -> tuple[Any, ...]:
 
 
 @op(
-    family="composite",
-    shapes={
-        "x": "BSE", "ln1_weight": "E", "ln1_bias": "E", "qkv_weight": "3EE", "qkv_bias": "3E",
-        "proj_weight": "EE", "proj_bias": "E", "ln2_weight": "E", "ln2_bias": "E",
-        "w1": "NE", "b1": "N", "w2": "EN", "b2": "E",
-    },
-    choices={"act": dict.fromkeys(ACTS, "")},
-    any_dtype=("mask",),
-    own_dtype=("x", *_NORMS, "mask"),
-    keeps=_KEPT,
-    kept=_kept,
-    saves=("x", *_PARAMETERS, "mask", *_KEPT),
-    grads={name: i for i, name in enumerate(("x", *_PARAMETERS))},
-    ranges={"heads": (1, 1024), "eps": (0.0, float("inf")), "recompute": (0, 2)},
-    autocast="lower",
+    kernel=Program(),
+    signature=Signature(
+        choices={"act": ACTS},
+        shapes={
+            "x": "BSE", "ln1_weight": "E", "ln1_bias": "E", "qkv_weight": "3EE", "qkv_bias": "3E",
+            "proj_weight": "EE", "proj_bias": "E", "ln2_weight": "E", "ln2_bias": "E",
+            "w1": "NE", "b1": "N", "w2": "EN", "b2": "E",
+        },
+        ranges={"heads": (1, 1024), "eps": (0.0, float("inf")), "recompute": (0, 2)},
+        any_dtype=("mask",),
+        own_dtype=("x", *_NORMS, "mask"),
+        check=_check,
+        autocast="lower",
+    ),
+    autograd=Autograd(
+        saves=("x", *_PARAMETERS, "mask", *_KEPT),
+        grads={name: i for i, name in enumerate(("x", *_PARAMETERS))},
+        keeps=_KEPT,
+        kept=_kept,
+    ),
     flops=_flops,
     launches=(7, 23),
-    check=_check,
     sample=_sample,
 )  # fmt: skip
 def transformer_block(

@@ -81,7 +81,8 @@ def _hand_over(op: Op, host: ModuleType) -> None:
 
 def _description(op: Op) -> dict[str, Any]:
     """The op as data for the host runtime (runtime/host/torch/op.h)."""
-    results = [*op.returns, *op.keeps]
+    said, rule = op.signature, op.autograd
+    results = [*said.returns, *rule.keeps]
 
     def place(name: str | None) -> int:
         return -1 if name is None else op.position(name)
@@ -104,20 +105,20 @@ def _description(op: Op) -> dict[str, Any]:
             for a in op.arguments
         ],
         "outputs": op.outputs,
-        "kept": len(op.keeps),
-        "dtype": op.output_dtype,
-        "dtype_like": place(op.dtype_like),
+        "kept": len(rule.keeps),
+        "dtype": said.output_dtype,
+        "dtype_like": place(said.dtype_like),
         "inverted": place(op.inverted),
         "random": op.random,
-        "autocast": op.autocast,
-        "laid_out_as": place(op.laid_out_as),
-        "saved": [-1 - results.index(s) if s in results else place(s) for s in op.saves],
+        "autocast": said.autocast,
+        "laid_out_as": place(said.laid_out_as),
+        "saved": [-1 - results.index(s) if s in results else place(s) for s in rule.saves],
         "grads": [
-            (place(name), result, name in op.passthrough) for name, result in op.grads.items()
+            (place(name), result, name in rule.passthrough) for name, result in rule.grads.items()
         ],
         "slow": op._namespace["traced"],
         "reference": op.reference,
         "explain": op.check,
         "vjp": functools.partial(second_derivative.vjp, op),
-        "kept_like": op.kept,
+        "kept_like": rule.kept,
     }

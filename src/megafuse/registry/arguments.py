@@ -1,4 +1,4 @@
-"""An op's arguments: what its signature says, the words of every error about them, and what the
+"""An op's arguments: what may be passed, the words of every error about them, and what the
 dispatcher gets for numbers.
 
 The host runtime notices that something is wrong; the words of the error are here alone, so that
@@ -13,7 +13,7 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,65 +45,6 @@ class Argument:
             return text
         value = f'"{self.default}"' if isinstance(self.default, str) else repr(self.default)
         return f"{text}={value}"
-
-
-_KINDS: dict[Any, str] = {
-    Tensor: "tensor",
-    Tensor | float: "tensor_or_number",
-    float: "number",
-    int: "integer",
-    bool: "flag",
-    str: "choice",
-}
-
-
-def parse(
-    function: Callable[..., Any],
-    choices: dict[str, dict[str, str]],
-    any_dtype: tuple[str, ...],
-    own_dtype: tuple[str, ...],
-    ranges: dict[str, tuple[float, float]],
-    shapes: dict[str, str],
-) -> list[Argument]:
-    """The arguments of a reference function, from its type hints."""
-    hints = get_type_hints(function)
-    optional: dict[Any, Any] = {Tensor | None: Tensor, float | None: float}
-    parsed = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        hint = optional.get(hints.get(name), hints.get(name))
-        if hint not in _KINDS:
-            raise TypeError(
-                f"{function.__name__}: argument '{name}' is annotated {hint}; an op's argument is "
-                "a Tensor, Tensor | float, float, int, bool or str, or Tensor | None, float | None"
-            )
-        kind = _KINDS[hint]
-        if kind == "tensor" and name in any_dtype:
-            kind = "any_tensor"
-        widest = 2.0**53 if kind == "integer" else math.inf  # the host runtime holds a double
-        least, most = ranges.get(name, (-widest, widest))
-        parsed.append(
-            Argument(
-                name,
-                kind,
-                parameter.default,
-                tuple(choices.get(name, ())),
-                least,
-                most,
-                optional=hints[name] in optional,
-                own_dtype=name in own_dtype,
-                shape=shapes.get(name, ""),
-            )
-        )
-    for argument in parsed:
-        if not _RULE.fullmatch(argument.shape):
-            raise ValueError(f"{function.__name__}: shape {argument.shape!r} of '{argument.name}'")
-    return parsed
-
-
-def outputs(function: Callable[..., Any]) -> int:
-    """How many tensors a reference function returns, from its annotation."""
-    hint = get_type_hints(function)["return"]
-    return len(get_args(hint)) if get_origin(hint) is tuple else 1
 
 
 def check(
@@ -255,6 +196,11 @@ def _check_dtypes(op: str, tensors: dict[str, Tensor]) -> None:
 
 _RULE = re.compile(r"(\.\.\.)?(\d*[A-Z])*")
 _SIZE = re.compile(r"(\d*)([A-Z])")
+
+
+def is_rule(text: str) -> bool:
+    """Whether this is a shape rule; an empty one allows any shape."""
+    return _RULE.fullmatch(text) is not None
 
 
 def _check_rules(op: str, pairs: Sequence[tuple[Argument, Tensor]]) -> None:

@@ -60,7 +60,7 @@ def _traced(op: Op) -> Callable[..., Any]:
     numbers = [i for i, a in enumerate(op.arguments) if a.kind == "tensor_or_number"]
     divisor = None if op.inverted is None else op.position(op.inverted)
     outputs = op.outputs
-    more = bool(op.keeps) or op.random  # results that users do not see
+    more = bool(op.autograd.keeps) or op.random  # results that users do not see
 
     def call(*args: Any) -> Any:
         bare = False

@@ -27,11 +27,11 @@ def text(op: Op) -> str:
     """The whole card."""
     args = op.sample(Draw(_shape(op), device="meta"))
     parts = [
-        f"{call(op)}\n\n{textwrap.indent(inspect.getdoc(op.reference) or '', '    ')}",
+        f"{call(op)}\n\n{_indented(inspect.getdoc(op.reference) or '')}",
         "\n".join(_facts(op, args)),
         _code("reference", Path(inspect.getfile(op.reference)), _source(op)),
         _kernel(op),
-        f"example:\n{textwrap.indent(_example(op, args), '    ')}",
+        f"example:\n{_indented(_example(op, args))}",
     ]
     return "\n\n".join(parts)
 
@@ -53,7 +53,7 @@ def dtypes(op: Op) -> str:
     text = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOATS)
     wider = [a.name for a in op.arguments if a.kind == "any_tensor"]
     text += f"; {', '.join(wider)} also integer or bool" if wider else ""
-    return text + (f" → {op.output_dtype}" if op.output_dtype else "")
+    return text + (f" → {op.signature.output_dtype}" if op.signature.output_dtype else "")
 
 
 # ---- facts
@@ -66,9 +66,9 @@ def _facts(op: Op, args: tuple[Any, ...]) -> list[str]:
         "dtypes": dtypes(op),
         "shapes": _shapes(op),
         "values": ", ".join(filter(None, map(_values, op.arguments))),
-        "outputs": ", ".join(op.returns),
-        "gradient of": ", ".join(op.grads) or "none",
-        "saved for backward": ", ".join(op.saves) if op.differentiable else "",
+        "outputs": ", ".join(op.signature.returns),
+        "gradient of": ", ".join(op.autograd.grads) or "none",
+        "saved for backward": ", ".join(op.autograd.saves) if op.differentiable else "",
         f"forward, {size} float32": _cost(op.cost(*args)),
         "backward": _cost(op.backward_cost(*args)) if op.differentiable else "",
     }
@@ -123,9 +123,13 @@ def _kernel(op: Op) -> str:
     if op.functors is None:  # a program of its own, which runtime/host/programs/programs.h lists
         programs = _ROOT / "runtime" / "host" / "programs"
         own = programs / f"{op.program}.h"
-        what, path = "program", own if own.is_file() else programs / "programs.h"
-    else:
-        what, path = "functors", _ROOT / "kernels" / op.functors.header
+        return _header("program", own if own.is_file() else programs / "programs.h")
+    if op.functors.text:
+        return f"functors:\n{_indented(op.functors.text.strip())}"
+    return _header("functors", _ROOT / "kernels" / op.functors.header)
+
+
+def _header(what: str, path: Path) -> str:
     lines = path.read_text(encoding="utf-8").splitlines()
     more = len(lines) - _HEADER_LINES
     shown = lines if more <= 3 else [*lines[:_HEADER_LINES], f"… and {more} more lines"]
@@ -133,7 +137,11 @@ def _kernel(op: Op) -> str:
 
 
 def _code(what: str, path: Path, text: str) -> str:
-    return f"{what}, {_said(path)}:\n{textwrap.indent(text.rstrip(), '    ')}"
+    return f"{what}, {_said(path)}:\n{_indented(text.rstrip())}"
+
+
+def _indented(text: str) -> str:
+    return textwrap.indent(text, "    ")
 
 
 def _said(path: Path) -> str:
@@ -155,7 +163,7 @@ def _example(op: Op, args: tuple[Any, ...]) -> str:
     lines = ["import torch, megafuse as mf"]
     lines += [f"{a.name} = {_drawn(v)}" for a, v in named if isinstance(v, Tensor)]
     given = ", ".join(a.name if isinstance(v, Tensor) else repr(v) for a, v in named)
-    return "\n".join([*lines, f"{', '.join(op.returns)} = mf.{op.name}({given})"])
+    return "\n".join([*lines, f"{', '.join(op.signature.returns)} = mf.{op.name}({given})"])
 
 
 def _drawn(value: Tensor) -> str:

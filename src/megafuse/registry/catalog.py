@@ -79,7 +79,7 @@ def _variants(op: Op) -> Iterator[Variant]:
                 yield _variant(op, "forward", choices, dtype, walks, dims, width, wide)
             if not op.differentiable:
                 continue
-            read = "c" * (1 + len(op.saves))
+            read = "c" * (1 + len(op.autograd.saves))
             yield _variant(op, "backward", choices, dtype, read, 1, vector, False)
             if i > 0:
                 continue
@@ -142,20 +142,21 @@ def _row_variant(
     shared = [a.name for a in op.arguments if a.shape == "C"]
     assert op.functors is not None
     late = op.functors.late_of(family)
+    rule = op.autograd
     across = walk == "u"
     walk = "c" if across else walk
     if family == "rows_forward":
         outputs = [Operand(dtype, "c", r) for r in range(op.outputs)]
-        outputs += [Operand(exact, "w", r) for r in range(len(op.keeps))]
+        outputs += [Operand(exact, "w", r) for r in range(len(rule.keeps))]
         read = [Operand(dtype, walk)] * len(op.tensors)
     else:
         summed = Operand(exact, "r")
         outputs = [
             replace(summed, result=r) if name in shared else Operand(dtype, "c", r)
-            for name, r in op.grads.items()
+            for name, r in rule.grads.items()
         ]
         read = [Operand(dtype, walk)] * op.outputs
-        read += [Operand(*((exact, "b") if s in op.keeps else (dtype, walk))) for s in op.saves]
+        read += [Operand(*((exact, "b") if s in rule.keeps else (dtype, walk))) for s in rule.saves]
     if across and late:
         read[-late:] = [replace(o, walk="u") for o in read[-late:]]
     return Variant(
@@ -241,16 +242,18 @@ def _variant(
     wide: bool,
 ) -> Variant:
     summed = family.startswith("sum_")
-    computed = {r for name, r in op.grads.items() if name not in op.passthrough}
-    results = [0] if family == "forward" else [*sorted(computed), *([-1] * bool(op.passthrough))]
+    rule = op.autograd
+    computed = {r for name, r in rule.grads.items() if name not in rule.passthrough}
+    results = [0] if family == "forward" else [*sorted(computed), *([-1] * bool(rule.passthrough))]
     double = dtype == "Double"
-    written = {"forward": {"int8": "Char"}.get(op.output_dtype or "", dtype)}.get(family, dtype)
+    quantized = family == "forward" and op.signature.output_dtype == "int8"
+    written = "Char" if quantized else dtype
     compute = "Double" if double else "Float"
     outputs = [Operand(written, "s" if "s" in walks else "c", r) for r in results]
     if summed:  # the first result whole, all of them summed
         outputs = [outputs[0], *(Operand(compute, "r", r) for r in results)]
     read = [Operand("Double" if w == "v" else dtype, w) for w in walks]
-    if op.dtype_like is not None:  # its first tensor is the quantized one
+    if op.signature.dtype_like is not None:  # its first tensor is the quantized one
         first = 0 if family == "forward" else 1
         read[first] = Operand("Char", read[first].walk)
     return Variant(

@@ -10,17 +10,18 @@ from __future__ import annotations
 import difflib
 import inspect
 import string
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from megafuse.registry.arguments import Argument
-from megafuse.registry.declared import Op, nothing_kept
+from megafuse.registry.autograd import nothing_kept
+from megafuse.registry.declared import Op
+from megafuse.registry.kernel import Kernel, Program
+from megafuse.registry.signature import Signature
 
-MAX_OPERANDS = 12  # kMaxOperands of runtime/host/core/space.h
+MAX_OPERANDS = 24  # kMaxOperands of runtime/host/core/space.h
 MAX_ARGUMENTS = 24  # kMaxArgs of runtime/host/torch/op.h
 MAX_CHOICES = 256  # a choice is one byte in a Call of runtime/host/torch/op.h
-
-FAMILIES = ("pointwise", "rows", "composite")
 
 
 class DeclarationError(TypeError):
@@ -35,26 +36,29 @@ class DeclarationError(TypeError):
         return f"op {self.op}: {self.problem}"
 
 
-def check_names(
-    op: str,
-    arguments: list[Argument],
-    *,
-    choices: Mapping[str, Mapping[str, str]],
-    shapes: Iterable[str],
-    any_dtype: Iterable[str],
-    own_dtype: Iterable[str],
-    ranges: Mapping[str, tuple[float, float]],
-) -> None:
-    """That the options which say something of an argument name one of the right kind."""
+def check_kernel(op: str, kernel: Kernel) -> None:
+    """That there is a kernel, and that its functors are somewhere."""
+    if not isinstance(kernel, Kernel):
+        raise DeclarationError(op, f"kernel={kernel!r} is no Pointwise, Rows or Program")
+    if isinstance(kernel, Program):
+        return
+    if not kernel.forward:
+        raise DeclarationError(op, f"forward= must name the functor of a {kernel.family} op")
+    if kernel.header and kernel.text:
+        raise DeclarationError(op, "its functors come from header= or from text=, not from both")
+
+
+def check_names(op: str, arguments: list[Argument], said: Signature) -> None:
+    """That what the signature says of an argument names one of the right kind."""
     tensors = [a.name for a in arguments if a.is_tensor]
     plain = [a.name for a in arguments if a.kind in ("tensor", "any_tensor")]
     numbers = [a.name for a in arguments if a.kind in ("number", "integer")]
     strings = [a.name for a in arguments if a.kind == "choice"]
-    _all_in(op, "choices", choices, strings, "an argument annotated str")
-    _all_in(op, "shapes", shapes, tensors, "a tensor argument")
-    _all_in(op, "any_dtype", any_dtype, plain, "an argument annotated Tensor")
-    _all_in(op, "own_dtype", own_dtype, tensors, "a tensor argument")
-    _all_in(op, "ranges", ranges, numbers, "an argument annotated float or int")
+    _all_in(op, "choices", said.choices, strings, "an argument annotated str")
+    _all_in(op, "shapes", said.shapes, tensors, "a tensor argument")
+    _all_in(op, "any_dtype", said.any_dtype, plain, "an argument annotated Tensor")
+    _all_in(op, "own_dtype", said.own_dtype, tensors, "a tensor argument")
+    _all_in(op, "ranges", said.ranges, numbers, "an argument annotated float or int")
     for argument in arguments:
         _check_values(op, argument)
 
@@ -109,7 +113,8 @@ def _check_arguments(op: Op) -> None:
             raise DeclarationError(
                 op.name, "random=True needs the arguments 'p: float' and 'training: bool'"
             )
-    for option, name in (("dtype_like", op.dtype_like), ("laid_out_as", op.laid_out_as)):
+    for option in ("dtype_like", "laid_out_as"):
+        name = getattr(op.signature, option)
         if name is not None:
             _all_in(op.name, option, [name], op.tensors, "a tensor argument")
     if op.inverted is not None:
@@ -119,15 +124,22 @@ def _check_arguments(op: Op) -> None:
 
 
 def _check_words(op: Op) -> None:
-    for option, word, allowed in (
-        ("family", op.family, FAMILIES),
-        ("autocast", op.autocast, (None, "float32", "lower")),
-        ("output_dtype", op.output_dtype, (None, "int8")),
+    for option, allowed in (
+        ("autocast", (None, "float32", "lower")),
+        ("output_dtype", (None, "int8")),
     ):
+        word = getattr(op.signature, option)
         if word not in allowed:
             listed = ", ".join(map(repr, allowed))
             raise DeclarationError(op.name, f"{option}={word!r} is none of {listed}")
-    if op.functors is None or op.functors.words is not None:  # which gives further {…}
+    if op.functors is None:
+        return
+    for name in op.signature.choices:
+        if name not in op.functors.choices:
+            raise DeclarationError(
+                op.name, f"choices: each value of '{name}' needs its C++ word, for the functor"
+            )
+    if op.functors.words is not None:  # which gives further {…}
         return
     known = {"F", "S", *op.functors.choices}
     for option in ("forward", "backward"):
@@ -137,19 +149,20 @@ def _check_words(op: Op) -> None:
 
 
 def _check_results(op: Op) -> None:
-    names = [a.name for a in op.arguments] + [*op.returns, *op.keeps]
+    rule, returns = op.autograd, op.signature.returns
+    names = [a.name for a in op.arguments] + [*returns, *rule.keeps]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DeclarationError(
             op.name, f"{', '.join(twice)}: arguments, returns and keeps must have different names"
         )
-    if not op.returns:
+    if not returns:
         raise DeclarationError(op.name, "returns=() names no result")
-    saved = [*op.tensors, *op.returns, *op.keeps]
-    _all_in(op.name, "saves", op.saves, saved, "a tensor argument, or one of returns or keeps")
-    if len(set(op.saves)) != len(op.saves):
-        raise DeclarationError(op.name, f"saves={op.saves} names something twice")
-    unread = [name for name in op.keeps if name not in op.saves]
+    saved = [*op.tensors, *returns, *rule.keeps]
+    _all_in(op.name, "saves", rule.saves, saved, "a tensor argument, or one of returns or keeps")
+    if len(set(rule.saves)) != len(rule.saves):
+        raise DeclarationError(op.name, f"saves={rule.saves} names something twice")
+    unread = [name for name in rule.keeps if name not in rule.saves]
     if unread:
         raise DeclarationError(
             op.name, f"keeps: {', '.join(unread)} is not in saves, so no backward would read it"
@@ -157,13 +170,14 @@ def _check_results(op: Op) -> None:
 
 
 def _check_gradients(op: Op) -> None:
-    _all_in(op.name, "grads", op.grads, op.tensors, "a tensor argument")
-    _all_in(op.name, "passthrough", op.passthrough, list(op.grads), "an argument in grads")
-    if op.saves and not op.grads:
-        raise DeclarationError(op.name, f"saves={op.saves}, but grads names no gradient")
+    rule = op.autograd
+    _all_in(op.name, "grads", rule.grads, op.tensors, "a tensor argument")
+    _all_in(op.name, "passthrough", rule.passthrough, list(rule.grads), "an argument in grads")
+    if rule.saves and not rule.grads:
+        raise DeclarationError(op.name, f"saves={rule.saves}, but grads names no gradient")
     # The numbers go up to the functor's last result: a gap means a typo.
-    computed = {n: r for n, r in op.grads.items() if n not in op.passthrough}
-    for results in (computed, op.grads):
+    computed = {n: r for n, r in rule.grads.items() if n not in rule.passthrough}
+    for results in (computed, rule.grads):
         for name, result in results.items():
             if result < 0 or set(range(result)) - {*results.values()}:
                 raise DeclarationError(
@@ -171,8 +185,8 @@ def _check_gradients(op: Op) -> None:
                     f"grads={{'{name}': {result}}}: results of the backward are numbered from 0, "
                     f"and no argument has each number below {result}",
                 )
-    unsaved = set(op.grads) - {*op.saves, *op.passthrough}
-    if unsaved and op.vjp is None and {*op.returns, *op.keeps} & {*op.saves}:
+    unsaved = set(rule.grads) - {*rule.saves, *rule.passthrough}
+    if unsaved and rule.vjp is None and {*op.signature.returns, *rule.keeps} & {*rule.saves}:
         raise DeclarationError(
             op.name, f"save {sorted(unsaved)} too, or give vjp=, for second derivatives"
         )
@@ -180,51 +194,45 @@ def _check_gradients(op: Op) -> None:
 
 def _check_family(op: Op) -> None:
     """What a family has no use for would be passed over in silence, or run past an array."""
-    _check_only_pointwise(op)
-    if op.family == "composite":
-        if op.functors is not None:
-            raise DeclarationError(
-                op.name, f"forward= is for functors, a composite runs its program '{op.program}'"
-            )
-        return
-    if op.functors is None:
-        raise DeclarationError(op.name, f"forward= must name the functor of a {op.family} op")
-    if op.grads and op.functors.backward is None:
-        raise DeclarationError(op.name, f"grads={op.grads} needs backward=, the functor of it")
-    if op.family == "rows":
-        if op.passthrough:
-            raise DeclarationError(
-                op.name, "passthrough is not for rows: let the functor return that gradient"
-            )
-        either = [a.name for a in op.arguments if a.kind == "tensor_or_number"]
-        if either:
-            raise DeclarationError(
-                op.name, f"'{either[0]}' is annotated Tensor | float, and rows take tensors or None"
-            )
-        return
-    _check_pointwise(op)
-
-
-def _check_only_pointwise(op: Op) -> None:
-    for option in ("output_dtype", "dtype_like", "inverted"):
-        if not op.pointwise and getattr(op, option) is not None:
+    grads = op.autograd.grads
+    if op.functors is not None and grads and op.functors.backward is None:
+        raise DeclarationError(op.name, f"grads={grads} needs backward=, the functor of it")
+    if op.pointwise:
+        return _check_pointwise(op)
+    for option in ("output_dtype", "dtype_like"):
+        if getattr(op.signature, option) is not None:
             raise DeclarationError(op.name, f"{option} is for pointwise ops, not for {op.family}")
+    if op.family == "rows":
+        _check_rows(op)
+
+
+def _check_rows(op: Op) -> None:
+    if op.autograd.passthrough:
+        raise DeclarationError(
+            op.name, "passthrough is not for rows: let the functor return that gradient"
+        )
+    either = [a.name for a in op.arguments if a.kind == "tensor_or_number"]
+    if either:
+        raise DeclarationError(
+            op.name, f"'{either[0]}' is annotated Tensor | float, and rows take tensors or None"
+        )
 
 
 def _check_pointwise(op: Op) -> None:
+    said, keeps = op.signature, op.autograd.keeps
     refused = {
-        f"returns={op.returns}": len(op.returns) > 1,
-        f"keeps={op.keeps}": bool(op.keeps),
-        f"laid_out_as={op.laid_out_as!r}": op.laid_out_as is not None,
-        "shapes": any(a.shape for a in op.arguments),
-        "own_dtype": any(a.own_dtype for a in op.arguments),
+        f"returns={said.returns}": len(said.returns) > 1,
+        f"keeps={keeps}": bool(keeps),
+        f"laid_out_as={said.laid_out_as!r}": said.laid_out_as is not None,
+        "shapes": bool(said.shapes),
+        "own_dtype": bool(said.own_dtype),
     }
     for option, given in refused.items():
         if given:
             raise DeclarationError(
                 op.name,
                 f"{option} is not for pointwise ops, which return one tensor of the broadcast "
-                'shape; make it family="rows" or family="composite"',
+                "shape; make its kernel Rows or a Program",
             )
     for argument in op.arguments:
         if argument.is_tensor and argument.optional:
@@ -241,15 +249,16 @@ def _check_pointwise(op: Op) -> None:
 
 def _check_operands(op: Op) -> None:
     """An operand is a tensor that one kernel reads or writes; composites have several kernels."""
-    if op.family == "composite":
+    if op.functors is None:
         return
-    written = op.outputs + len(op.keeps)
-    gradients = len(op.grads), op.outputs, len(op.saves)
+    rule = op.autograd
+    written = op.outputs + len(rule.keeps)
+    gradients = len(rule.grads), op.outputs, len(rule.saves)
     for what, count, parts in (
         ("forward", written + len(op.tensors), f"{len(op.tensors)} read, {written} written"),
         ("backward", sum(gradients), "{} gradients, {} incoming, {} saved".format(*gradients)),
     ):
-        if op.grads or what == "forward":
+        if rule.grads or what == "forward":
             _at_most_operands(op.name, what, count, parts)
 
 
@@ -264,24 +273,24 @@ def _at_most_operands(op: str, what: str, count: int, parts: str) -> None:
 
 def _check_functions(op: Op) -> None:
     """That what is given as a function takes the arguments that it will get."""
-    every = len(op.arguments)
-    if bool(op.keeps) != (op.kept is not nothing_kept):
-        raise DeclarationError(op.name, f"keeps={op.keeps} and kept= go together")
+    every, rule = len(op.arguments), op.autograd
+    if bool(rule.keeps) != (rule.kept is not nothing_kept):
+        raise DeclarationError(op.name, f"keeps={rule.keeps} and kept= go together")
     for option, function in (
-        ("kept", op.kept),
+        ("kept", rule.kept),
         ("flops", op.flops),
         ("launches", op.launches),
         ("unread", op.unread),
-        ("check", op.further_check),
+        ("check", op.signature.check),
     ):
         if callable(function):
             _takes(op.name, option, function, every, "one for each argument")
-    if op.vjp is not None and op.pointwise:
-        _takes(op.name, "vjp", op.vjp, 1 + len(op.saves), "the gradient, then what is saved")
-    elif op.vjp is not None:
-        named = [*op.saves, *(a.name for a in op.arguments if not a.is_tensor)]
+    if rule.vjp is not None and op.pointwise:
+        _takes(op.name, "vjp", rule.vjp, 1 + len(rule.saves), "the gradient, then what is saved")
+    elif rule.vjp is not None:
+        named = [*rule.saves, *(a.name for a in op.arguments if not a.is_tensor)]
         what = f"the gradients, and by name {', '.join(named) or 'nothing'}"
-        _takes(op.name, "vjp", op.vjp, op.outputs, what, named)
+        _takes(op.name, "vjp", rule.vjp, op.outputs, what, named)
 
 
 def _takes(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from megafuse.registry.declared import Op
+
+
+# (forward, backward): two numbers, or a function of the arguments that gives them.
+Pair = tuple[int, int] | Callable[..., tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -42,17 +46,17 @@ class Cost:
         sums takes one more.
         """
         outputs, kept = results(op, args)
-        out = outputs[0]
+        out, rule = outputs[0], op.autograd
         by_name = dict(zip((a.name for a in op.arguments), args, strict=True))
-        by_name |= dict(zip((*op.returns, *op.keeps), (*outputs, *kept), strict=True))
-        wanted = {n: by_name[n] for n in op.grads if isinstance(by_name[n], Tensor)}
+        by_name |= dict(zip((*op.signature.returns, *rule.keeps), (*outputs, *kept), strict=True))
+        wanted = {n: by_name[n] for n in rule.grads if isinstance(by_name[n], Tensor)}
         whole = {
-            (op.grads[n], t.dtype): t
+            (rule.grads[n], t.dtype): t
             for n, t in wanted.items()
-            if t.numel() == out.numel() and n not in op.passthrough
+            if t.numel() == out.numel() and n not in rule.passthrough
         }
         summed = [t for t in wanted.values() if t.numel() != out.numel()]
-        saved = [by_name[s] for s in op.saves if isinstance(by_name[s], Tensor)]
+        saved = [by_name[s] for s in rule.saves if isinstance(by_name[s], Tensor)]
         read = sum(_bytes(t) for t in (*outputs, *saved)) - _unread(op, args)[1]
         written = sum(_bytes(t) for t in (*whole.values(), *summed))
         launches = int(bool(whole or summed)) + int(bool(summed))
@@ -61,9 +65,8 @@ class Cost:
         return Cost(read + written, _flops(op, args, out)[1], launches, written)
 
 
-def _of(pair: Any, args: Sequence[Any]) -> tuple[int, int]:
-    """(forward, backward), as an op gives it: two numbers, or a function of the arguments."""
-    return cast(tuple[int, int], pair(*args) if callable(pair) else pair)
+def _of(pair: Pair, args: Sequence[Any]) -> tuple[int, int]:
+    return pair(*args) if callable(pair) else pair
 
 
 def _unread(op: Op, args: Sequence[Any]) -> tuple[int, int]:
@@ -88,4 +91,4 @@ def results(op: Op, args: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
     """Shapes and dtypes of outputs and kept results, on the meta device: nothing is computed."""
     moved = [a.detach().to("meta") if isinstance(a, Tensor) else a for a in args]
     with torch.no_grad():
-        return op.listed(op.reference(*moved)), list(op.kept(*moved))
+        return op.listed(op.reference(*moved)), list(op.autograd.kept(*moved))

@@ -12,50 +12,55 @@ from torch import Tensor
 from megafuse.codegen.variant import Functors
 from megafuse.registry import arguments
 from megafuse.registry.arguments import Argument
-from megafuse.registry.cost import Cost
+from megafuse.registry.autograd import Autograd
+from megafuse.registry.cost import Cost, Pair
+from megafuse.registry.kernel import Kernel, Pointwise, Program
 from megafuse.registry.sample import Sampler
-
-
-def nothing_kept(*args: Any) -> Sequence[Tensor]:
-    """`Op.kept` where there is nothing that only the backward reads."""
-    return []
+from megafuse.registry.signature import Signature
 
 
 @dataclass
 class Op:
-    """One op. `declaration.op`, which makes it, says what the fields mean."""
+    """One op, in the parts it was declared in (declaration.py)."""
 
     name: str
-    family: str
-    program: str
     reference: Callable[..., Any]
-    functors: Functors | None
     arguments: list[Argument]
-    returns: tuple[str, ...]
-    keeps: tuple[str, ...]
-    kept: Callable[..., Sequence[Tensor]]
-    sample: Sampler
-    flops: tuple[int, int] | Callable[..., tuple[int, int]]
-    launches: tuple[int, int] | Callable[..., tuple[int, int]] | None
+    signature: Signature
+    kernel: Kernel
+    functors: Functors | None  # the kernel's, unless it is a program
+    autograd: Autograd
+    flops: Pair
+    launches: Pair | None
     unread: Callable[..., tuple[int, int]] | None
-    saves: tuple[str, ...]
-    grads: dict[str, int]
-    passthrough: tuple[str, ...]
-    output_dtype: str | None
-    dtype_like: str | None
-    inverted: str | None
-    random: bool
-    autocast: str | None
-    laid_out_as: str | None
-    vjp: Callable[..., Sequence[Tensor | None]] | None
-    further_check: Callable[..., str | None] | None
+    sample: Sampler
     fused: Callable[..., Any] = field(init=False)
     handed_over: bool = field(init=False, default=False)  # to the host runtime (activation.py)
     _namespace: dict[str, Any] = field(init=False)  # the globals of `fused` (call.py)
 
     @property
+    def family(self) -> str:
+        """pointwise, rows or composite"""
+        return self.kernel.family
+
+    @property
+    def program(self) -> str:
+        """What the host runtime runs: the family's program, or a composite's own."""
+        return (self.kernel.name or self.name) if isinstance(self.kernel, Program) else self.family
+
+    @property
+    def random(self) -> bool:
+        """Whether it draws random numbers."""
+        return self.kernel.random
+
+    @property
+    def inverted(self) -> str | None:
+        """The argument that a CUDA kernel gets as its reciprocal, where it is a number."""
+        return self.kernel.inverted if isinstance(self.kernel, Pointwise) else None
+
+    @property
     def differentiable(self) -> bool:
-        return bool(self.grads)
+        return bool(self.autograd.grads)
 
     @property
     def pointwise(self) -> bool:
@@ -64,7 +69,7 @@ class Op:
     @property
     def outputs(self) -> int:
         """How many tensors a call returns."""
-        return len(self.returns)
+        return len(self.signature.returns)
 
     @property
     def tensors(self) -> list[str]:
@@ -77,9 +82,10 @@ class Op:
 
         After what users see come kept results (empty unless `keep`), and a random state.
         """
-        results = self.outputs + len(self.keeps) + self.random
+        kept = len(self.autograd.keeps)
+        results = self.outputs + kept + self.random
         returns = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
-        listed = [a.schema for a in self.arguments] + ["bool keep=False"] * bool(self.keeps)
+        listed = [a.schema for a in self.arguments] + ["bool keep=False"] * bool(kept)
         return f"{self.name}({', '.join(listed)}) -> {returns}"
 
     @property
@@ -91,9 +97,9 @@ class Op:
         """The reference's outputs with the strides that the fused op's have."""
         if self.pointwise:
             return list(results)
-        if self.laid_out_as is None:
+        if self.signature.laid_out_as is None:
             return [t.contiguous() for t in results]
-        like = args[self.position(self.laid_out_as)]
+        like = args[self.position(self.signature.laid_out_as)]
         return [torch.empty_like(like, dtype=t.dtype).copy_(t) for t in results]
 
     def position(self, name: str) -> int:
@@ -109,7 +115,7 @@ class Op:
 
     def check(self, *args: Any) -> None:
         """Raises a TypeError or ValueError that says what is wrong with `args`, if anything."""
-        arguments.check(self.name, self.arguments, args, self.pointwise, self.further_check)
+        arguments.check(self.name, self.arguments, args, self.pointwise, self.signature.check)
 
     def cost(self, *args: Any) -> Cost:
         """The least a forward call must do."""

@@ -35,8 +35,9 @@ def define(op: Op) -> None:
         args = args[: len(op.arguments)]
         args += tuple(a.default for a in op.arguments[len(args) :])  # the dispatcher drops them
         results = op.laid_out(op.listed(op.reference(*args)), args)
-        if op.keeps:
-            results += op.kept(*args) if keep else [results[0].new_empty(0) for _ in op.keeps]
+        rule = op.autograd
+        if rule.keeps:
+            results += rule.kept(*args) if keep else [results[0].new_empty(0) for _ in rule.keeps]
         if op.random:
             results.append(results[0].new_empty(2, dtype=torch.int64))
         return results[0] if len(results) == 1 else tuple(results)
@@ -73,7 +74,7 @@ def _backward_fake(
 ) -> list[Tensor]:
     grad = grads[0]
     assert grad is not None
-    follows = OPS[op].laid_out_as is not None
+    follows = OPS[op].signature.laid_out_as is not None
     if OPS[op].pointwise:
         # A sum of all that is read has the strides that a kernel reading it gives its outputs.
         read = [t for t in saved if t is not None and t.device == grad.device]

@@ -20,7 +20,7 @@ def vjp(
     args: Sequence[Any],
     wanted: Sequence[bool],
 ) -> list[Tensor | None]:
-    """The gradients of one call, in the order of op.grads, None where not wanted.
+    """The gradients of one call, in the order of `grads`, None where not wanted.
 
     Called by the host runtime when a backward is itself differentiated, or when nothing there
     computes it. `args` are the call's numbers and choices by position, None in the tensors'
@@ -29,7 +29,7 @@ def vjp(
     first = next(g for g in grads if g is not None)
     models = [first if t is None else t for t in like]
     numbers = {a.name: v for a, v in zip(op.arguments, args, strict=True) if not a.is_tensor}
-    known = numbers | dict(zip(op.saves, saved, strict=True))
+    known = numbers | dict(zip(op.autograd.saves, saved, strict=True))
     if op.draws(known):
         raise RuntimeError(
             f"megafuse.{op.name}: with dropout it cannot be differentiated twice, nor where only "
@@ -37,12 +37,12 @@ def vjp(
             f"{op.name}."
         )
     with torch.enable_grad():
-        if op.vjp is None:
+        if op.autograd.vjp is None:
             gradients = _through_reference(op, grads, known, models, wanted)
         elif op.pointwise:
-            gradients = op.vjp(*grads, *saved)
+            gradients = op.autograd.vjp(*grads, *saved)
         else:
-            gradients = op.vjp(*grads, **known)
+            gradients = op.autograd.vjp(*grads, **known)
         return [
             _shaped(g, t) if want and g is not None else None
             for g, t, want in zip(gradients, models, wanted, strict=True)
@@ -59,7 +59,7 @@ def _through_reference(
     # An argument that was not saved is merely added: the gradients do not depend on its value.
     chosen = {
         name: known[name] if name in known else torch.zeros_like(model)
-        for name, model, want in zip(op.grads, models, wanted, strict=True)
+        for name, model, want in zip(op.autograd.grads, models, wanted, strict=True)
         if want
     }
 
@@ -71,7 +71,7 @@ def _through_reference(
     # torch.func rather than torch.autograd: the latter finds no graph inside a vmap (jacrev).
     pull = torch.func.vjp(outputs, *chosen.values())[1]
     found = dict(zip(chosen, pull([g for g in grads if g is not None]), strict=True))
-    return [found.get(name) for name in op.grads]
+    return [found.get(name) for name in op.autograd.grads]
 
 
 def _shaped(gradient: Tensor, like: Tensor) -> Tensor:

@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 
-from megafuse.runtime import attention, build, gemm_sm90
+from megafuse.runtime import attention, build, gemm_sm90, generated
 from megafuse.runtime.build import CpuKernel, CudaKernel
 
 
 def build_kernel(kind: str, device: int, *what: Any) -> CpuKernel | CudaKernel:
     """`what` as the kind's header in runtime/host puts it together; `device` -1 is the CPU."""
     if kind == "functor":
-        return build.kernel(device, *what)
+        known = generated.knows(what[0])
+        return generated.kernel(device, *what) if known else build.kernel(device, *what)
     if kind == "gemm_sm90":
         return gemm_sm90.kernel(*what)
     if device < 0:

@@ -96,7 +96,7 @@ def accepted(case: Case) -> bool:
         return False
     # A scale that is a number has no gradient, and q of int8 has none either.
     named = zip(op.arguments, args, strict=True)
-    trained = (v for a, v in named if a.name in op.grads and isinstance(v, Tensor))
+    trained = (v for a, v in named if a.name in op.autograd.grads and isinstance(v, Tensor))
     return case.mode == "forward" or any(v.is_floating_point() for v in trained)
 
 
@@ -111,7 +111,7 @@ def _formed(op: Op, args: list[Any], case: Case) -> list[Any]:
         elif form == "number":
             made.append(0.05 if isinstance(value, Tensor) else value)
         else:
-            trained = case.mode != "forward" and argument.name in op.grads
+            trained = case.mode != "forward" and argument.name in op.autograd.grads
             made.append(_of_form(form, value, x, case).requires_grad_(trained))
     return made
 

@@ -86,7 +86,7 @@ class Builder:
         return torch.empty((1,) * bool(operand.shape), dtype=operand.dtype, device="meta")
 
     def to(self, operand: Operand, dtype: torch.dtype) -> Value:
-        """The operand in a dtype, as promotion would have it: a number is not rounded to 16 bits."""
+        """The operand in a dtype, as promotion has it; a number is not rounded to 16 bits."""
         if not isinstance(operand, Value):
             return self.constant(operand, dtype)
         if operand.dtype == dtype:
@@ -130,9 +130,9 @@ class Builder:
     def _pointwise(self, prim: str, dtype: torch.dtype, *inputs: Value) -> Value:
         shape = broadcast(*(value.shape for value in inputs))
         value = Pointwise(dtype=dtype, shape=shape, prim=PRIMS[prim], inputs=inputs)
-        if all(operand in self.numbers or isinstance(operand, Constant) for operand in inputs):
-            if any(operand in self.numbers for operand in inputs) and dtype != torch.bool:
-                self.numbers.add(value)
+        scalars = [operand for operand in inputs if not isinstance(operand, Constant)]
+        if scalars and dtype != torch.bool and self.numbers.issuperset(scalars):
+            self.numbers.add(value)
         return self.add(value, prim)
 
     def coordinate(self, shape: Shape, dim: int) -> Value:
@@ -191,9 +191,9 @@ class Builder:
         return self.add(value, "gather")
 
     def reduce(self, kind: ReduceKind, x: Value, dims: Sequence[int], keep: bool = False) -> Value:
-        """Along dims, all where there are none; in x's dtype, or int64 for arg…, bool for any, all."""
+        """Along dims, or all where none are given. In x's dtype, but arg… gives int64."""
         rank = len(x.shape)
-        every = tuple(sorted({dim % rank for dim in dims} if dims else range(rank)))
+        every = tuple(sorted({dim % rank for dim in dims} if dims and rank else range(rank)))
         shape = tuple(
             1 if dim in every else size
             for dim, size in enumerate(x.shape)

@@ -1,8 +1,8 @@
 """Loads at computed places: cat, pad and scatters of slices as masked loads; indices as values.
 
 PyTorch raises an IndexError for an index that is out of bounds, which a kernel cannot. So `gather`,
-`embedding` and the like with indices that come from outside stay Externs, and keep the error, unless
-lower() is told that indices can be trusted; then what is out of bounds reads as NaN (0 for integers).
+`embedding` and the like with indices that come from outside stay Externs and keep the error, unless
+lower() is told that indices can be trusted; then what is out of bounds reads as NaN (integers: 0).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from megafuse.graph.coordinates import identity
-from megafuse.graph.ir import Size, Value, axis
+from megafuse.graph.ir import Constant, Size, Value, View, axis
 from megafuse.graph.lowering.builder import Builder, Operand
 from megafuse.graph.lowering.table import NotLowered, rule
 from megafuse.graph.lowering.views import along, clipped
@@ -82,6 +82,8 @@ def slice_scatter(
     at[dim] = FloorDiv(axis(dim) - first, step) if step != 1 else axis(dim) - first
     source = b.to(source, x.dtype)
     loaded = b.gather(source, x.shape, at, otherwise=0.0)
+    if step == 1 and _is_zero(x):
+        return loaded  # what the gradient of a slice is
     index = _index(b, x.shape, dim)
     size = source.shape[dim]
     inside = b.apply(
@@ -91,6 +93,11 @@ def slice_scatter(
         on = b.apply("eq", b.apply("mod", b.apply("sub", index, first), step), 0)
         inside = b.apply("logical_and", inside, on)
     return b.apply("where", inside, loaded, x)
+
+
+def _is_zero(x: Value) -> bool:
+    source = x.source if isinstance(x, View) else x
+    return isinstance(source, Constant) and source.value == 0
 
 
 @rule(aten.select_scatter.default)

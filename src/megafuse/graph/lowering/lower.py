@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -30,47 +30,6 @@ from megafuse.graph.lowering.table import RULES, NotLowered
 from megafuse.graph.names import Names
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
-
-# What torch would take apart, and the library does better whole; or what is random.
-_WHOLE = """
-    addr baddbmm dot mv vdot linear matmul bernoulli rrelu cdist col2im im2col
-    _scaled_dot_product_flash_attention_for_cpu scaled_dot_product_attention embedding_dense_backward
-    grid_sampler_2d max_unpool2d max_unpool3d native_dropout_backward nll_loss_forward
-    nll_loss2d_forward nll_loss2d_backward multi_margin_loss multilabel_margin_loss_forward
-    upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d
-    upsample_nearest3d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d
-    _upsample_nearest_exact3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa _weight_norm_interface
-    convolution _convolution slow_conv3d thnn_conv2d gru lstm rnn_relu rnn_tanh index_add index_copy
-    index_fill adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d renorm unfold_backward
-    embedding_bag special_log_ndtr diagonal_backward isin
-"""
-# Not in torch's core table, and worth taking apart.
-_APART = """
-    _native_batch_norm_legit _native_batch_norm_legit_no_training
-    _native_batch_norm_legit_functional _batch_norm_with_update_functional
-    reflection_pad1d reflection_pad2d std_mean native_layer_norm_backward native_group_norm_backward
-"""
-
-
-@functools.cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """What capture() takes apart while it traces: torch's core table, less what has a rule here."""
-    from torch._decomp import core_aten_decompositions, decomposition_table
-
-    whole = set(_WHOLE.split())
-    table = dict(core_aten_decompositions())
-    for overload, function in decomposition_table.items():
-        if getattr(overload, "namespace", "") == "aten" and _name(overload) in _APART.split():
-            table.setdefault(overload, function)
-    return {
-        overload: function
-        for overload, function in table.items()
-        if overload not in RULES and _name(overload) not in whole
-    }
-
-
-def _name(overload: Any) -> str:
-    return str(overload._schema.name.partition("::")[2])
 
 
 def lower(
@@ -272,7 +231,7 @@ def _named(graph: torch.fx.Graph) -> dict[torch.fx.Node, Origin]:
     """Each node's origin; of the nodes of one line in a row, the last has the variable's name."""
     calls = [node for node in graph.nodes if node.op in ("call_function", "get_attr")]
     origins = {node: origin.parsed(node.meta.get("stack_trace")) for node in calls}
-    for node, after in zip(calls, [*calls[1:], None], strict=True):
-        if after is not None and origins[after] == origins[node]:
+    for node, after in itertools.pairwise(calls):
+        if origins[after] == origins[node]:
             origins[node] = replace(origins[node], name=None)
     return origins

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils._sympy.functions import FloorDiv
 
-from megafuse.graph.ir import Size, Value
+from megafuse.graph.ir import Size, Value, axis
 from megafuse.graph.lowering.builder import Builder, Operand
 from megafuse.graph.lowering.reductions import Dims, added, extreme, mean_of, moments
 from megafuse.graph.lowering.table import rule
@@ -101,15 +102,21 @@ def group_norm(
     HxW: Size,
     group: int,
     eps: Operand,
-) -> tuple[Value, Value, Value]:
-    grouped = b.reshaped(b.wide(x), (N, group, C // group * HxW))
-    result, mean, rstd = normalised(b, grouped, [2], eps)
-    result = b.reshaped(result, x.shape)
-    channels = (C, *(1,) * (len(x.shape) - 2))
-    weight, bias = (None if p is None else b.reshaped(p, channels) for p in (weight, bias))
+) -> tuple[Value, ...]:
+    each, spatial = FloorDiv(C, group), x.shape[2:]  # channels of a group
+    wide = b.wide(x)
+    grouped = b.reshaped(wide, (N, group, each, *spatial))
+    _, mean, rstd = normalised(b, grouped, range(2, len(grouped.shape)), eps)
+    per_group = [b.reshaped(v, (N, group)) for v in (mean, rstd)]
+    # x is read as it lies; only the group's numbers are looked up.
+    ones = (1,) * len(spatial)
+    centre, scale = (
+        b.view(v, (N, C, *ones), (axis(0), FloorDiv(axis(1), each))) for v in per_group
+    )
+    result = b.apply("mul", b.apply("sub", wide, centre), scale)
+    weight, bias = (None if p is None else b.reshaped(p, (C, *ones)) for p in (weight, bias))
     out = b.demote(scaled(b, result, weight, bias), b.out[0].dtype)
-    mean, rstd = (b.reshaped(v, (N, group)) for v in (mean, rstd))
-    return out, b.demote(mean, b.out[1].dtype), b.demote(rstd, b.out[2].dtype)
+    return (out, *(b.demote(v, like.dtype) for v, like in zip(per_group, b.out[1:], strict=True)))
 
 
 @rule(*([aten._fused_rms_norm.default] if hasattr(aten, "_fused_rms_norm") else []))

@@ -226,23 +226,6 @@ def round_decimals(b: Builder, x: Value, decimals: Any = 0) -> Value:
     return b.demote(b.apply(back, b.apply("round", b.apply(there, wide, scale)), scale), x.dtype)
 
 
-@rule(aten.addcmul.default)
-def addcmul(b: Builder, x: Value, y: Value, z: Value, value: Operand = 1) -> Value:
-    dtype = b.out.dtype
-    product = b.apply("mul", y, z, dtype=dtype)
-    if not (isinstance(value, (int, float)) and value == 1):
-        product = b.apply("mul", product, value)
-    return b.apply("add", x, product, dtype=dtype)
-
-
-@rule(aten.addcdiv.default)
-def addcdiv(b: Builder, x: Value, y: Value, z: Value, value: Operand = 1) -> Value:
-    dtype = b.out.dtype
-    if not (isinstance(value, (int, float)) and value == 1):
-        y = b.apply("mul", y, value, dtype=dtype)
-    return b.apply("add", x, b.apply("div", y, z, dtype=dtype), dtype=dtype)
-
-
 @rule(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(b: Builder, start: Value, end: Value, weight: Operand) -> Value:
     """From the nearer end, as PyTorch: exact at both."""

@@ -16,7 +16,7 @@ from megafuse.learn.exercises.findings import Finding, Stop
 from megafuse.learn.exercises.native import compile_stop
 from megafuse.learn.exercises.work import Work
 from megafuse.learn.ledger import count
-from megafuse.registry import OPS, Op, op
+from megafuse.registry import OPS, Op, Pointwise, op
 from megafuse.runtime import loader, nvrtc, sources
 from megafuse.runtime.cpp import CompileError
 
@@ -59,8 +59,7 @@ def _op(work: Work) -> Op:
     exercise.__doc__ = separate.__doc__
     if exercise.__name__ not in _MADE:
         op(
-            forward="SwishGate<{F}>",
-            header=work.path.resolve().as_posix(),
+            kernel=Pointwise("SwishGate<{F}>", header=work.path.resolve().as_posix()),
             flops=(12, 0),
             sample=lambda draw: (draw.full(), _SCALE, _SHIFT),
         )(exercise)

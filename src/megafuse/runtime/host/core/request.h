@@ -34,6 +34,7 @@ struct Request {
   bool few_rows = false;    // so few that a row should have many threads
   bool across = false;      // vectors are cut across rows (space.h, kernels/row_places_cuda.h)
   bool short_rows = false;  // row-wise on the CPU: so short that many are done side by side
+  bool generated = false;   // its functor is the compiler's: typed, and rows by graph_rows_*.h
 };
 
 // The vectors of a row, rounded up so that there are four kernels for each doubling: an exponent

@@ -161,10 +161,11 @@ class RowPlan {
   Launch on_cuda(at::ArrayRef<uint64_t> random) {
     request_.vector = vector_width();
     int64_t vectors = cols() / request_.vector;
-    if (const int most = most_vector_width(); request_.vector < most && shift_rows(most)) {
+    const int widest = most_vector_width();
+    if (!request_.generated && request_.vector < widest && shift_rows(widest)) {
       request_.across = true;
-      request_.vector = most;
-      vectors = cols() / most;
+      request_.vector = widest;
+      vectors = cols() / widest;
     }
     request_.wide_index = needs_64_bits(space_);
     request_.row_vectors = RowSize(vectors).rounded();
@@ -187,7 +188,7 @@ class RowPlan {
   }
 
   Launch on_cpu(at::ArrayRef<uint64_t> random) {
-    request_.short_rows = side_by_side(cols(), request_.family);
+    request_.short_rows = !request_.generated && side_by_side(cols(), request_.family);
     const Compiled kernel = find_kernel(request_, space_);
     const int64_t threads = at::get_num_threads();
     partial_sums(threads);
@@ -197,7 +198,7 @@ class RowPlan {
     pack(launch.words, space_, request_.given.words, random, 1);
     launch.items = rows();
     launch.weight = cols();
-    launch.slots = threads;
+    if (sums_) launch.slots = threads;
     return launch;
   }
 

@@ -11,7 +11,7 @@
 
 namespace megafuse {
 
-constexpr int kMaxOperands = 12;  // registry/checks.py refuses ops with more
+constexpr int kMaxOperands = 24;  // registry/checks.py refuses ops with more
 constexpr int kMaxDims = 16;
 
 struct Operand {
@@ -151,12 +151,12 @@ inline bool lay_out(Space& space, at::IntArrayRef shape, at::ArrayRef<Shape> str
   return true;
 }
 
-// How each operand moves along dimension `dim`. Values, sums and outputs of one number a row keep
-// the walk they were added with.
+// How each operand moves along dimension `dim`. Values, sums, indices and outputs of one number a
+// row keep the walk they were added with.
 inline void set_walks(Space& space, int dim = 0) {
   for (int i = 0; i < space.operands; ++i) {
     Operand& op = space.operand[i];
-    if (op.walk == 'v' || op.walk == 'n' || op.walk == 'r' || op.walk == 'w') continue;
+    if (std::strchr("vnrwi", op.walk)) continue;
     op.walk = op.stride[dim] == 1 ? 'c' : op.stride[dim] == 0 ? 'b' : 's';
   }
 }
@@ -199,7 +199,8 @@ inline bool cut_across(Space& space, int width) {
   for (int i = 0; i < space.outputs; ++i)
     if (space.operand[i].walk != 'c' || !lies_dense(space.operand[i])) return false;
   for (int i = space.outputs; i < space.operands; ++i)
-    if (space.operand[i].walk != 'v' && !lies_dense(space.operand[i])) space.operand[i].walk = 'e';
+    if (!std::strchr("vi", space.operand[i].walk) && !lies_dense(space.operand[i]))
+      space.operand[i].walk = 'e';
   return true;
 }
 

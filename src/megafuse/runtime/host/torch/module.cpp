@@ -8,6 +8,7 @@
 #include <torch/csrc/python_headers.h>
 
 #include "programs/programs.h"
+#include "graph/function.h"
 #include "torch/dispatch.h"
 
 namespace megafuse {
@@ -353,6 +354,8 @@ PyMethodDef methods[] = {
     {"forget_kernels", forget_kernels, METH_NOARGS, nullptr},
     {"remember_launches", set_remember_launches, METH_O, nullptr},
     {"bare_launch", bare_launch, METH_O, nullptr},
+    {"graph_function", graph::new_function, METH_VARARGS, nullptr},
+    {"graph_add", graph::add_variant, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,

@@ -1,0 +1,139 @@
+"""A function and example arguments → a variant that the host runtime can call.
+
+capture (torch's tracer) → lower (IR) → clean → partition (kernels) → program (data for C++)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.utils import _pytree as pytree
+
+from megafuse.graph.capture import Captured, capture
+from megafuse.graph.clean import clean
+from megafuse.graph.ir import Graph
+from megafuse.graph.lowering import decompositions, lower
+from megafuse.graph.partition import partition
+from megafuse.graph.plan import Plan
+from megafuse.graph.program import describe
+
+Rounding = Literal["fused", "eager"]
+
+
+class NotFused(Exception):
+    """The function runs as it is: why."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One capture on its way to the host: what explain and source tell of."""
+
+    captured: Captured
+    forward: tuple[Graph, Plan]
+    backward: tuple[Graph, Plan] | None
+    description: dict[str, Any]
+
+
+def compiled(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    rounding: Rounding,
+) -> Compiled:
+    """Raises CaptureError where the function cannot be traced, NotFused where it should not be."""
+    name = getattr(function, "__name__", "function").strip("<>")
+    device = _device(pytree.tree_leaves((tuple(args), dict(kwargs))))
+    captured = capture(function, args, kwargs, decompositions())
+    planned = functools.partial(_planned, captured, device=device, rounding=rounding)
+    forward = planned("forward", name)
+    backward = None
+    if captured.backward is not None:
+        backward = planned("backward", f"{name}_backward")
+    try:
+        description = _described(captured, forward, backward, device, name)
+    except NotImplementedError as error:
+        raise NotFused(str(error)) from error
+    return Compiled(captured, forward, backward, description)
+
+
+def _device(leaves: list[Any]) -> torch.device:
+    devices = {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)}
+    if len(devices) != 1:
+        there = ", ".join(sorted(map(str, devices))) or "none"
+        raise NotFused(f"its tensors must be on one device; they are on: {there}")
+    (device,) = devices
+    if device.type not in ("cpu", "cuda"):
+        raise NotFused(f"kernels are for CPU and CUDA tensors, and these are on {device}")
+    return device
+
+
+def _planned(
+    captured: Captured,
+    part: Literal["forward", "backward"],
+    name: str,
+    device: torch.device,
+    rounding: Rounding,
+) -> tuple[Graph, Plan]:
+    graph = clean(lower(captured, part))
+    kind: Literal["cpu", "cuda"] = "cuda" if device.type == "cuda" else "cpu"
+    return graph, partition(graph, name, kind, rounds=rounding == "eager")
+
+
+def _described(
+    captured: Captured,
+    forward: tuple[Graph, Plan],
+    backward: tuple[Graph, Plan] | None,
+    device: torch.device,
+    name: str,
+) -> dict[str, Any]:
+    """The variant as data (runtime/host/graph/function.h)."""
+    places = {leaf: at for at, leaf in enumerate(captured.placeholders())}
+    results = sum(returned.kind != "fixed" for returned in captured.returned)
+    differentiable = sorted({w for kind, w in captured.backward_takes if kind == "gradient"})
+    structure, unflatten = _structure(captured.out_spec)
+    return {
+        "leaves": [_expected(argument) for argument in captured.arguments],
+        "forward": describe(forward[1], forward[0], captured.guards, device, name),
+        "backward": backward and describe(backward[1], backward[0], (), device, f"{name}_backward"),
+        "returned": [
+            ("fixed" if returned.kind == "fixed" else "result", returned.value)
+            for returned in captured.returned
+        ],
+        "structure": structure,
+        "unflatten": unflatten,
+        "writes": [places[leaf] for leaf in captured.writes],
+        "results": results,
+        "takes": [
+            (kind, which if kind == "saved" else differentiable.index(which))
+            for kind, which in captured.backward_takes
+        ],
+        "differentiable": differentiable,
+        "gradients": [places[leaf] for leaf in captured.gradients],
+    }
+
+
+def _structure(spec: pytree.TreeSpec) -> tuple[int, Any]:
+    """How returned leaves are put together: 0 a single one, 1 a tuple, 2 by the function beside."""
+    if spec.is_leaf():
+        return 0, None
+    if spec.type is tuple and all(child.is_leaf() for child in spec.children()):
+        return 1, None
+    return 2, functools.partial(_unflatten, spec)
+
+
+def _unflatten(spec: pytree.TreeSpec, leaves: tuple[Any, ...]) -> Any:
+    return pytree.tree_unflatten(leaves, spec)
+
+
+def _expected(argument: Any) -> tuple[Any, ...]:
+    if argument.kind == "fixed":
+        return "fixed", argument.value
+    if argument.kind == "number":
+        real = isinstance(argument.value, (float, torch.SymFloat))
+        return ("real",) if real else ("integer",)
+    fake = argument.value
+    return "tensor", fake.dtype, str(fake.device), fake.dim(), fake.requires_grad

@@ -1,0 +1,163 @@
+"""`fuse`: a function of PyTorch operations, run as one program of fused kernels."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+import torch
+from torch.utils import _pytree as pytree
+
+from megafuse.compiler.compile import Compiled, NotFused, Rounding, compiled
+from megafuse.runtime import loader, progress
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MOST_VARIANTS = 32  # of one function: beyond that, captures cost more than fusing saves
+
+
+@overload
+def fuse(function: Callable[..., Any], *, rounding: Rounding = ...) -> Fused: ...
+@overload
+def fuse(*, rounding: Rounding = ...) -> Callable[[Callable[..., Any]], Fused]: ...
+
+
+def fuse(function: Callable[..., Any] | None = None, *, rounding: Rounding = "fused") -> Any:
+    """Makes `function` run as fused kernels: same arguments, same results, same gradients.
+
+        @mf.fuse
+        def gated_norm(x, gate, weight):
+            h = x * torch.sigmoid(gate)
+            return h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6) * weight
+
+    It is traced when it is first called, and again for other dtypes, numbers of dimensions, flags
+    or layouts; other sizes and numbers run what is there. Between fused operations values stay in
+    float32; rounding="eager" rounds them as PyTorch does, operation by operation.
+    """
+    if rounding not in ("fused", "eager"):
+        raise ValueError(f'rounding is "fused" or "eager", not {rounding!r}')
+    if function is None:
+        return functools.partial(fuse, rounding=rounding)
+    if not callable(function):
+        raise TypeError(f"fuse takes a function, not a {type(function).__name__}")
+    return Fused(function, rounding)
+
+
+class Fused:
+    """A fused function. `function` is what it was made from, unfused."""
+
+    def __init__(self, function: Callable[..., Any], rounding: Rounding = "fused") -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.rounding = rounding
+        self.variants: list[Compiled] = []
+        self._shapes: dict[pytree.TreeSpec, _Shape] = {}
+        self._lock = threading.RLock()
+        self._direct: Callable[..., Any] = self._first_call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return self.function(*args, **kwargs)
+        if kwargs:
+            return self._nested(args, kwargs)
+        return self._direct(*args)
+
+    def __repr__(self) -> str:
+        return f"<fused {getattr(self.function, '__qualname__', self.function)}>"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def _first_call(self, *args: Any) -> Any:
+        if loader.load() is None:  # it has said why
+            self._direct = self.function
+        else:
+            self._direct = self._positional
+        return self(*args)
+
+    def _positional(self, *args: Any) -> Any:
+        """Until there is a variant of arguments that are all leaves: then C++ is called at once."""
+        leaves, spec = pytree.tree_flatten((args, {}))
+        shape = self._shape(spec)
+        if shape.is_flat:
+            self._direct = shape.call
+        return shape.call(*leaves)
+
+    def _nested(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if loader.load() is None:
+            return self.function(*args, **kwargs)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        return self._shape(spec).call(*leaves)
+
+    def _shape(self, spec: pytree.TreeSpec) -> _Shape:
+        with self._lock:
+            if spec not in self._shapes:
+                self._shapes[spec] = _Shape(self, spec)
+            return self._shapes[spec]
+
+
+class _Shape:
+    """Calls whose arguments are nested in one way: the host's function for them."""
+
+    def __init__(self, fused: Fused, spec: pytree.TreeSpec) -> None:
+        host = loader.load()
+        assert host is not None
+        self.fused, self.spec = fused, spec
+        positional, keywords = spec.children()
+        self.is_flat = not keywords.num_leaves and all(
+            child.is_leaf() for child in positional.children()
+        )
+        self.call, self._handle = host.graph_function(self._capture, self._reference)
+        self._capturing = threading.local()
+        self._captured = 0
+
+    def _arguments(self, leaves: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        return args, kwargs
+
+    def _reference(self, *leaves: Any) -> Any:
+        args, kwargs = self._arguments(leaves)
+        return self.fused.function(*args, **kwargs)
+
+    def _capture(self, *leaves: Any) -> Any:
+        """The host knows no variant for these leaves: makes one, and calls again."""
+        if self.is_flat and not _are_leaves(leaves, self.spec):  # a list where a tensor was
+            return self.fused._nested(leaves, {})
+        if getattr(self._capturing, "now", False):
+            raise RuntimeError(
+                f"megafuse: {self.fused!r} was just compiled for these arguments, and does not "
+                "take them. Please report this."
+            )
+        if self._captured >= _MOST_VARIANTS:
+            self._too_many()
+            return self._reference(*leaves)
+        args, kwargs = self._arguments(leaves)
+        try:
+            made = compiled(self.fused.function, args, kwargs, self.fused.rounding)
+        except NotFused as why:
+            progress.logger.warning("megafuse: %r runs unfused: %s", self.fused, why)
+            return self._reference(*leaves)
+        host = loader.load()
+        assert host is not None
+        host.graph_add(self._handle, made.description)
+        self.fused.variants.append(made)
+        self._captured += 1
+        self._capturing.now = True
+        try:
+            return self.call(*leaves)
+        finally:
+            self._capturing.now = False
+
+    @functools.cache  # noqa: B019  (once for each, as long as there are few)
+    def _too_many(self) -> None:
+        progress.logger.warning(
+            "megafuse: %r was compiled for %d kinds of arguments; further ones run unfused.",
+            self.fused,
+            _MOST_VARIANTS,
+        )
+
+
+def _are_leaves(leaves: tuple[Any, ...], spec: pytree.TreeSpec) -> bool:
+    return pytree.tree_structure((leaves, {})) == spec

@@ -1,0 +1,226 @@
+"""A plan as data for the host runtime, which makes a program of it (runtime/host/graph/parse.h).
+
+Everything that changes from call to call is a slot of one code (symbols.py). Buffers are numbered;
+each is allocated by the step that writes it and freed after the last one that reads it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+
+from megafuse.codegen.body import Scalar, terms
+from megafuse.codegen.functor import definition
+from megafuse.graph.ir import Graph, Input, Number, Size
+from megafuse.graph.plan import Address, Buffer, Call, Kernel, Operand, Plan, Tensor
+from megafuse.graph.symbols import Code
+from megafuse.runtime import cache, generated
+
+# What the host knows by number.
+_NUMBERED = {
+    torch.strided: 0,
+    torch.contiguous_format: 0,
+    torch.preserve_format: 1,
+    torch.channels_last: 2,
+    torch.channels_last_3d: 3,
+}
+
+
+def describe(
+    plan: Plan,
+    graph: Graph,
+    guards: tuple[sympy.Basic, ...],
+    device: torch.device,
+    name: str,
+) -> dict[str, Any]:
+    """The program of a plan. `graph` says what the arguments look like, `guards` what must hold."""
+    return _Description(plan, graph, guards, device, name).program()
+
+
+class _Description:
+    def __init__(
+        self,
+        plan: Plan,
+        graph: Graph,
+        guards: tuple[sympy.Basic, ...],
+        device: torch.device,
+        name: str,
+    ) -> None:
+        self.plan, self.graph, self.device, self.name = plan, graph, device, name
+        self.code = Code()
+        self.numbers: dict[Buffer, int] = {}
+        self.guards = self.checks() + [self.code.slot(guard) for guard in guards]
+
+    def program(self) -> dict[str, Any]:
+        arguments = [-1 if b is None else self.number(b) for b in self.plan.arguments]
+        steps = [self.step(step, last) for step, last in self.with_last_uses()]
+        outputs = [self.output(output) for output in self.plan.outputs]
+        given = len(arguments) - len(self.graph.constants)
+        return {
+            "name": self.name,
+            "device": str(self.device),
+            "code": self.code.instructions,
+            "numbers": self.code.numbers,
+            "guards": self.guards,
+            "buffers": len(self.numbers),
+            "arguments": arguments[:given],
+            "constants": list(zip(arguments[given:], self.graph.constants, strict=True)),
+            "steps": steps,
+            "outputs": outputs,
+        }
+
+    # ---- arguments
+
+    def checks(self) -> list[int]:
+        """Defines each symbol where it stands alone; all else that is shown must be equal."""
+        shown: list[tuple[Size, int]] = []
+        given = len(self.graph.inputs) - len(self.graph.constants)
+        for at, value in enumerate(self.graph.inputs[:given]):
+            if isinstance(value, Number):
+                real = value.dtype == torch.float64
+                slot = self.code.load("number", at, real=real)
+                if value.symbol is not None:
+                    shown.append((value.symbol, slot))
+            else:
+                sizes = enumerate(value.shape)
+                shown += [(size, self.code.load("size", at, dim)) for dim, size in sizes]
+        for at, value in enumerate(self.graph.inputs[:given]):
+            if isinstance(value, Input):
+                strides = enumerate(value.strides)
+                shown += [(s, self.code.load("stride", at, dim)) for dim, s in strides]
+                if isinstance(value.offset, sympy.Symbol):
+                    shown.append((value.offset, self.code.load("offset", at)))
+        for size, slot in shown:
+            if isinstance(size, sympy.Symbol) and not self.code.knows(size):
+                self.code.define(size, slot)
+        compared = [(self.code.slot(size), slot) for size, slot in shown]
+        return [self.code._add("equal", a, b) for a, b in compared if a != b]
+
+    # ---- buffers
+
+    def number(self, buffer: Buffer) -> int:
+        return self.numbers.setdefault(buffer, len(self.numbers))
+
+    def with_last_uses(self) -> list[tuple[Kernel | Call, list[Buffer]]]:
+        """Each step with the buffers that nobody reads after it."""
+        kept = {o.buffer for o in self.plan.outputs if isinstance(o, Tensor)}
+        kept |= {buffer for buffer in self.plan.arguments if buffer is not None}
+        last: dict[Buffer, int] = {}
+        for at, step in enumerate(self.plan.steps):
+            for buffer in _touched(step):
+                last[buffer] = at
+        freed: list[list[Buffer]] = [[] for _ in self.plan.steps]
+        for buffer, at in last.items():
+            if buffer not in kept:
+                freed[at].append(buffer)
+        return list(zip(self.plan.steps, freed, strict=True))
+
+    def view(self, tensor: Tensor) -> tuple[Any, ...]:
+        buffer = tensor.buffer
+        whole = (tensor.shape, tensor.strides) == (buffer.shape, buffer.strides)
+        if whole and tensor.offset == 0:
+            return self.number(buffer), None, None, None
+        code = self.code
+        sizes, strides = code.slots(tensor.shape), code.slots(tensor.strides)
+        return self.number(buffer), sizes, strides, code.slot(tensor.offset)
+
+    def output(self, output: Tensor | Size | None) -> tuple[Any, ...]:
+        if output is None:
+            return ("none",)
+        if isinstance(output, Tensor):
+            return "tensor", self.view(output), output.buffer.argument is not None
+        slot = self.code.slot(output)
+        return "real" if self.code.is_real(slot) else "integer", slot
+
+    # ---- steps
+
+    def step(self, step: Kernel | Call, freed: list[Buffer]) -> dict[str, Any]:
+        made = self.kernel(step) if isinstance(step, Kernel) else self.call(step)
+        written = step.writes if isinstance(step, Kernel) else []
+        made["allocates"] = [
+            (self.number(b), b.dtype, self.code.slots(b.shape), self.code.slots(b.strides))
+            for b in dict.fromkeys(written)
+        ]
+        made["frees"] = [self.number(b) for b in freed]
+        return made
+
+    def kernel(self, step: Kernel) -> dict[str, Any]:
+        text = definition(step.body)
+        functor = f"{step.body.name}_{cache.key('functor', text)[:16]}"
+        generated.declare(functor, step.body)
+        outputs = [
+            *(self.walked(o, "c", i) for i, o in enumerate(step.outputs)),
+            *(self.walked(o, "w", i) for i, o in enumerate(step.row_outputs)),
+        ]
+        inputs = [self.walked(o, "c" if o.buffer else "i", 0) for o in step.inputs]
+        scalars = [term for term in terms(step.body) if isinstance(term, Scalar)]
+        reals = {scalar.slot for scalar in scalars if scalar.dtype == "Double"}
+        return {
+            "kind": "kernel",
+            "functor": functor,
+            "row_wise": step.body.row_wise,
+            "outputs": len(outputs),
+            "shape": self.code.slots(step.shape),
+            "operands": outputs + inputs,
+            "words": [self.word(word, at in reals) for at, word in enumerate(step.words)],
+        }
+
+    def walked(self, operand: Operand, walk: str, result: int) -> tuple[Any, ...]:
+        offset, strides = self.code.slot(operand.offset), self.code.slots(operand.strides)
+        if operand.buffer is None:
+            return -1, torch.int64, walk, result, offset, strides
+        number = self.number(operand.buffer)
+        return number, operand.buffer.dtype, walk, result, offset, strides
+
+    def word(self, word: Size | float | Address, real: bool) -> tuple[int, int]:
+        if isinstance(word, Address):
+            return self.number(word.buffer), self.code.slot(word.offset)
+        return -1, self.code.slot(word, real)
+
+    def call(self, step: Call) -> dict[str, Any]:
+        schema = step.target._schema
+        given = dict(zip((a.name for a in schema.arguments), step.args, strict=False))
+        given |= step.kwargs
+        return {
+            "kind": "call",
+            "name": schema.name,
+            "overload": schema.overload_name,
+            "arguments": [
+                self.argument(given.get(a.name, a.default_value)) for a in schema.arguments
+            ],
+            "writes": [-1 if b is None else self.number(b) for b in step.writes],
+        }
+
+    def argument(self, value: Any) -> tuple[Any, ...]:
+        if isinstance(value, Tensor):
+            return "tensor", self.view(value)
+        if isinstance(value, (list, tuple)):
+            return "list", [self.argument(item) for item in value]
+        if isinstance(value, sympy.Basic):
+            slot = self.code.slot(value)
+            return "real" if self.code.is_real(slot) else "integer", slot
+        if isinstance(value, torch.device):
+            return "constant", str(value)
+        return "constant", _NUMBERED.get(value, value) if _is_hashable(value) else value
+
+
+def _is_hashable(value: Any) -> bool:
+    return isinstance(value, (torch.layout, torch.memory_format))
+
+
+def _touched(step: Kernel | Call) -> set[Buffer]:
+    if isinstance(step, Kernel):
+        operands = (*step.outputs, *step.row_outputs, *step.inputs)
+        found = {o.buffer for o in operands if o.buffer is not None}
+        return found | {w.buffer for w in step.words if isinstance(w, Address)}
+    found = {buffer for buffer in step.writes if buffer is not None}
+    pending = [*step.args, *step.kwargs.values()]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, Tensor):
+            found.add(item.buffer)
+        elif isinstance(item, (list, tuple)):
+            pending += item
+    return found

@@ -1,0 +1,284 @@
+// The CPU driver for generated row-wise kernels: a row is gone through once a step, in loops that
+// become SIMD code, and stays in the cache in between. The host gives each thread a range of rows.
+#pragma once
+
+#include "graph_rows.h"
+#include "lanes_cpu.h"
+#include "pointwise_cpu.h"
+
+namespace mf {
+
+template <class A, class B>
+constexpr bool is_one_type = false;
+template <class A>
+inline constexpr bool is_one_type<A, A> = true;
+
+// kWide terms of one kind, folded side by side.
+template <class R, int kWide>
+struct Lanes {
+  alignas(64) typename R::Lane lane[kWide];
+  MF_INLINE void clear() {
+    for (int i = 0; i < kWide; ++i) lane[i] = R::none();
+  }
+  MF_INLINE void join(const Lanes& other) {
+    for (int i = 0; i < kWide; ++i) lane[i] = R::joined(lane[i], other.lane[i]);
+  }
+  // All of them, in pairs.
+  MF_INLINE auto found() {
+    using T = typename R::Lane;
+    if constexpr (is_floating<T> && is_one_type<R, Sum<T>>) {
+      return R::found(across<false>(lane));
+    } else if constexpr (is_floating<T> && is_one_type<R, Largest<T>>) {
+      return R::found(across<true>(lane));
+    } else {
+      for (int half = kWide / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; ++i) lane[i] = R::joined(lane[i], lane[i + half]);
+      return R::found(lane[0]);
+    }
+  }
+};
+
+template <class K>
+struct GraphRowsCpu : PointwiseCpu<K> {
+  using Base = PointwiseCpu<K>;
+  using Fn = typename K::Functor;
+  using Row = typename Fn::Row;
+  using Kept = typename Fn::Kept;
+  using typename Base::AllInputs;
+  using typename Base::AllOutputs;
+  template <int I>
+  using In = typename Base::template In<I>;
+  template <int O>
+  using Out = typename Base::template Out<O>;
+  template <class Op>
+  using Value = typename Base::template Value<Op>;
+  using Base::functor;
+  using Base::offset;
+  using Base::stride;
+  using Base::words;
+
+  static constexpr int kLanes = 64;  // elements folded side by side, as in rows_cpu.h
+  static constexpr i64 kRun = 2048;  // elements summed before their sums are
+  static constexpr u64 kLine = 64;   // bytes of a cache line
+  static constexpr bool has_kept = keeps_before<Fn>(Fn::steps);
+
+  i64 cols;
+  void* allocated;
+  u64 buffer;                       // what is kept of the row, then its float16 inputs as floats
+  u64 widened[K::inputs + 1] = {};  // where those came from
+
+  explicit GraphRowsCpu(const u64* w) : Base(w), cols(i64(w[K::size])) {
+    const u64 bytes = lines(cols * sizeof(Kept)) + K::inputs * lines(cols * sizeof(float));
+    allocated = __builtin_malloc((has_kept || Base::staged ? bytes : 0) + kLine);
+    buffer = lines(reinterpret_cast<u64>(allocated));
+  }
+  ~GraphRowsCpu() { __builtin_free(allocated); }
+  GraphRowsCpu(const GraphRowsCpu&) = delete;
+  static MF_INLINE u64 lines(u64 bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+  // ---- the operands of a row
+
+  template <class Op>
+  struct Access {
+    u64 base;
+    i64 step;
+    Value<Op> fixed;
+  };
+  template <int I>
+  MF_INLINE Access<In<I>> access() {
+    constexpr int operand = K::outputs + I;
+    using T = typename In<I>::T;
+    u64 base = words[operand] + u64(offset[operand]) * sizeof(T);
+    if constexpr (Base::template is_staged<In<I>>) {
+      const u64 to = buffer + lines(cols * sizeof(Kept)) + I * lines(cols * sizeof(float));
+      if (widened[I] != base)
+        widen(reinterpret_cast<const half*>(base), reinterpret_cast<float*>(to), cols);
+      widened[I] = base;
+      base = to;
+    }
+    return {base, stride(operand, 0),
+            fixed_value<In<I>, Value<In<I>>>(words[operand], offset[operand])};
+  }
+  template <class Op>
+  static MF_INLINE Value<Op> read(const Access<Op>& from, i64 i) {
+    return Base::template load<Op>(from.base, from.fixed, from.step, i);
+  }
+  template <class Is>
+  struct AccessesOf;
+  template <int... I>
+  struct AccessesOf<Indices<I...>> {
+    using type = Tuple<Access<In<I>>...>;
+  };
+  using Accesses = typename AccessesOf<AllInputs>::type;
+  template <int... I>
+  MF_INLINE Accesses accesses(Indices<I...>) {
+    return Accesses(access<I>()...);
+  }
+
+  MF_INLINE void place(i64 row) {
+    for (int op = 0; op < K::operands; ++op) offset[op] = 0;
+    i64 rest = row;
+    for (int dim = 1; dim < K::dims; ++dim) {
+      i64 at = rest;
+      if (dim < K::dims - 1) {
+        const i64 size = i64(words[K::size + dim]);
+        at = rest % size;
+        rest /= size;
+      }
+      for (int op = 0; op < K::operands; ++op) offset[op] += at * stride(op, dim);
+    }
+  }
+
+  // ---- a step
+
+  template <int S, int... I>
+  static auto terms_of(Indices<I...>)
+      -> decltype(some<const Fn&>().terms(Step<S>(), some<const Row&>(), some<const Kept&>(),
+                                          some<Value<In<I>>>()...));
+  template <int kWide, class Terms>
+  struct LanesOf;
+  template <int kWide, class... R>
+  struct LanesOf<kWide, Tuple<R...>> {
+    using type = Tuple<Lanes<R, kWide>...>;
+    static constexpr bool rounds = (R::rounds || ...);
+  };
+
+  template <int S, int kWide, int... I, int... T>
+  MF_INLINE void step(Row& row, const Accesses& given, Indices<I...>, Indices<T...>) {
+    using Terms = decltype(terms_of<S>(AllInputs()));
+    using All = LanesOf<kWide, Terms>;
+    typename All::type lanes, runs;
+    (get<T>(lanes).clear(), ...);
+    const i64 n = cols;
+    const bool in_runs = All::rounds && n > kRun;
+    if (in_runs) (get<T>(runs).clear(), ...);
+    const auto fn = functor;
+    const Row known = row;
+    const Accesses from = given;
+    [[maybe_unused]] Kept* const kept = reinterpret_cast<Kept*>(buffer);
+    auto fold = [&](i64 i, int lane, bool counts) __attribute__((always_inline)) {
+      Kept here{};
+      if constexpr (keeps_before<Fn>(S)) here = kept[i];
+      if constexpr (Fn::keeps(S)) {
+        fn.keep(Step<S>(), here, known, read<In<I>>(get<I>(from), i)...);
+        kept[i] = here;
+      }
+      const Terms terms = fn.terms(Step<S>(), known, here, read<In<I>>(get<I>(from), i)...);
+      (fold_one(get<T>(lanes), get<T>(terms), i, lane, counts), ...);
+    };
+    i64 done = 0;
+    while (done + kWide <= n) {
+      const i64 last = in_runs && done + kRun < n ? done + kRun : n;
+      for (; done + kWide <= last; done += kWide) {
+        MF_VECTOR_LOOP
+        for (int lane = 0; lane < kWide; ++lane) fold(done + lane, lane, true);
+      }
+      if (in_runs) (flush(get<T>(lanes), get<T>(runs)), ...);
+    }
+    const int rest = int(n - done);
+    if (done > 0 && rest % 16) {
+      // A loop over the rest would end in scalars: the last kWide, of which only the rest counts.
+      MF_VECTOR_LOOP
+      for (int lane = 0; lane < kWide; ++lane) fold(n - kWide + lane, lane, lane >= kWide - rest);
+    } else {
+      MF_VECTOR_LOOP
+      for (int lane = 0; lane < rest; ++lane) fold(done + lane, lane, true);
+    }
+    if (in_runs) (get<T>(lanes).join(get<T>(runs)), ...);
+    fn.fold(Step<S>(), row, Tuple(get<T>(lanes).found()...));
+  }
+  template <class R, int kWide>
+  static MF_INLINE void fold_one(Lanes<R, kWide>& lanes, const R& term, i64 i, int lane,
+                                 bool counts) {
+    lanes.lane[lane] = R::joined(lanes.lane[lane], chosen(counts, R::of(term, i), R::none()));
+  }
+  template <class R, int kWide>
+  static MF_INLINE void flush(Lanes<R, kWide>& lanes, Lanes<R, kWide>& runs) {
+    runs.join(lanes);
+    lanes.clear();
+  }
+
+  template <int S, int kWide>
+  MF_INLINE void steps(Row& row, const Accesses& from) {
+    if constexpr (S > 0) steps<S - 1, kWide>(row, from);
+    using Terms = decltype(terms_of<S>(AllInputs()));
+    step<S, kWide>(row, from, AllInputs(), typename MakeIndices<Terms::count>::type());
+  }
+
+  // ---- results
+
+  template <int O>
+  static constexpr bool is_whole = Out<O>::walk == 'c' || Out<O>::walk == 's';
+  template <int... O>
+  static constexpr bool any_whole(Indices<O...>) {
+    return (is_whole<O> || ...);
+  }
+  template <int... O>
+  static constexpr bool any_once(Indices<O...>) {
+    return ((Out<O>::walk == 'w') || ...);
+  }
+
+  template <int... I, int... O>
+  MF_INLINE void finish(const Row& row, const Accesses& given, Indices<I...>, Indices<O...>) {
+    const auto fn = functor;
+    const Row known = row;
+    const Accesses from = given;
+    [[maybe_unused]] const Kept* const kept = reinterpret_cast<const Kept*>(buffer);
+    const i64 apart[] = {stride(O, 0)...};
+    for (i64 done = 0; done < cols; done += kBlock) {
+      const i64 count = cols - done < kBlock ? cols - done : kBlock;
+      u64 to[] = {address<O>(done)...};
+      [[maybe_unused]] const u64 target[] = {to[O]...};
+      [[maybe_unused]] alignas(
+          64) float narrow_later[Base::staged ? K::outputs : 1][Base::staged ? kBlock : 1];
+      ((Base::template is_staged<Out<O>> ? void(to[O] = reinterpret_cast<u64>(narrow_later[O]))
+                                         : void()),
+       ...);
+      MF_VECTOR_LOOP
+      for (i64 i = 0; i < count; ++i) {
+        Kept here{};
+        if constexpr (has_kept) here = kept[done + i];
+        const auto made = fn.results(known, here, read<In<I>>(get<I>(from), done + i)...);
+        (write<O>(to[O], apart[O], i, made), ...);
+      }
+      (Base::template unstage<Out<O>>(target[O], narrow_later[Base::staged ? O : 0], count), ...);
+    }
+  }
+  template <int O>
+  MF_INLINE u64 address(i64 column) const {
+    return words[O] + u64(offset[O] + column * stride(O, 0)) * sizeof(typename Out<O>::T);
+  }
+  template <int O, class Made>
+  static MF_INLINE void write(u64 to, i64 apart, i64 i, const Made& made) {
+    if constexpr (is_whole<O>)
+      Base::template store<Out<O>>(to, apart, i, pick<Out<O>::result>(made));
+  }
+
+  template <int... I, int... O>
+  MF_INLINE void finish_row(const Row& row, const Accesses& from, Indices<I...>, Indices<O...>) {
+    const auto made = functor.row_results(row, read<In<I>>(get<I>(from), 0)...);
+    (write_once<O>(made), ...);
+  }
+  template <int O, class Made>
+  MF_INLINE void write_once(const Made& made) const {
+    using T = typename Out<O>::T;
+    if constexpr (Out<O>::walk == 'w')
+      *reinterpret_cast<T*>(address<O>(0)) = cast<T>(pick<Out<O>::result>(made));
+  }
+
+  void run(i64 begin, i64 end) {
+    for (i64 at = begin; at < end; ++at) {
+      place(at);
+      const Accesses from = accesses(AllInputs());
+      Row row{};
+      if (cols >= 4 * kLanes)
+        steps<Fn::steps - 1, kLanes>(row, from);
+      else  // not 16 lanes: GCC 12 unrolls loops of 16 and then fails to vectorise them
+        steps<Fn::steps - 1, 32>(row, from);
+      if constexpr (any_whole(AllOutputs())) finish(row, from, AllInputs(), AllOutputs());
+      if constexpr (any_once(AllOutputs())) finish_row(row, from, AllInputs(), AllOutputs());
+    }
+  }
+};
+
+}  // namespace mf

@@ -1,0 +1,334 @@
+// The CUDA driver for generated row-wise kernels. The threads of a row hold it in registers as it
+// is stored, where it fits (GraphCut's whole); else each step reads it again. After a step the
+// threads join what they found, in the same order every time.
+#pragma once
+
+#include "graph_rows.h"
+#include "pointwise_cuda.h"
+
+namespace mf {
+
+// `threads` threads have a row, `items` vectors each, and a block has `rows` of them at a time
+// (codegen/row_launch.py decides).
+template <int kItems, int kThreads, int kRows, bool kWhole>
+struct GraphCut {
+  static constexpr int items = kItems, threads = kThreads, rows = kRows;
+  static constexpr bool whole = kWhole;
+};
+
+// Any value of a lane `apart` lanes away.
+template <class T>
+__device__ __forceinline__ T from_lane(const T& value, int apart) {
+  if constexpr (sizeof(T) % 4 == 0) {
+    auto words = bits_as<Vector<u32, sizeof(T) / 4>>(value);
+#pragma unroll
+    for (int i = 0; i < int(sizeof(T) / 4); ++i)
+      words.item[i] = __shfl_xor_sync(0xffffffffu, words.item[i], apart);
+    return bits_as<T>(words);
+  } else {
+    return T(__shfl_xor_sync(0xffffffffu, i32(value), apart));
+  }
+}
+
+template <class K, int kVector, class Cut, class Index>
+struct GraphRowsCuda : PointwiseCuda<K, kVector, 1, Index> {
+  using Base = PointwiseCuda<K, kVector, 1, Index>;
+  using Fn = typename K::Functor;
+  using Row = typename Fn::Row;
+  using Kept = typename Fn::Kept;
+  using AllInputs = typename Base::AllInputs;
+  using AllOutputs = typename Base::AllOutputs;
+  using Group = typename Base::Group;
+  using Place = typename Base::Place;
+  template <int I>
+  using In = typename Base::template In<I>;
+  template <int O>
+  using Out = typename Base::template Out<O>;
+  template <class Op>
+  using Value = typename Base::template Value<Op>;
+  using Base::functor;
+  using Base::stride;
+  using Base::words;
+
+  static constexpr int kItems = Cut::items;
+  static constexpr int kWidth = Cut::threads < 32 ? Cut::threads : 32;  // lanes of a row in a warp
+  static constexpr int kWarps = Cut::threads / kWidth;                  // of a row
+  static constexpr bool kHasKept = keeps_before<Fn>(Fn::steps);
+  template <int I>
+  static constexpr bool is_held = Cut::whole && (Fn::held >> I & 1);
+
+  // What a thread has of a row.
+  struct Piece {
+    Group fetched[Cut::whole ? kItems : 1];
+    Kept kept[Cut::whole && kHasKept ? kItems : 1][Cut::whole && kHasKept ? kVector : 1];
+  };
+
+  Index groups, rows;  // vectors in a row; rows
+  int lane, which;     // this thread among those of its row; its row among those of the block
+  int turn = 0;        // of the two buffers through which warps tell each other
+
+  __device__ __forceinline__ explicit GraphRowsCuda(const u64* w)
+      : Base(w), lane(threadIdx.x % Cut::threads), which(threadIdx.x / Cut::threads) {
+    groups = Index(words[K::size]);
+    rows = Index(words[K::numel]) / (groups * kVector);
+  }
+
+  // ---- places
+
+  __device__ __forceinline__ Place start_of(Index row) const {
+    Place p{};
+    Index rest = row;
+#pragma unroll
+    for (int dim = 1; dim < K::dims; ++dim) {
+      Index at = rest;
+      if (dim < K::dims - 1) {
+        const Index size = Index(words[K::size + dim]);
+        if constexpr (sizeof(Index) == 4)
+          rest = Index(divide(u32(rest), words[K::divider + dim]));
+        else
+          rest = rest / size;
+        at -= rest * size;
+      }
+#pragma unroll
+      for (int op = 0; op < K::operands; ++op) p.offset[op] += at * stride(op, dim);
+    }
+    return p;
+  }
+  __device__ __forceinline__ Index offset(const Place& p, int operand, Index column) const {
+    return p.offset[operand] + column * stride(operand, 0);
+  }
+
+  // ---- elements
+
+  template <int I, int N>
+  __device__ __forceinline__ auto read(const Place& p, Index column) const {
+    constexpr int operand = K::outputs + I;
+    return Base::template load<In<I>, N, 0>(operand, offset(p, operand, column));
+  }
+  template <int... I>
+  __device__ __forceinline__ void fetch(const Place& p, Index mine, Piece& piece,
+                                        Indices<I...>) const {
+    if constexpr (Cut::whole) {
+#pragma unroll
+      for (int item = 0; item < kItems; ++item) {
+        const Index group = lane + item * Cut::threads;
+        if (group < mine) (fetch_one<I>(p, group, piece.fetched[item]), ...);
+      }
+    }
+  }
+  template <int I>
+  __device__ __forceinline__ void fetch_one(const Place& p, Index group, Group& fetched) const {
+    if constexpr (is_held<I>) slot<I>(fetched) = read<I, kVector>(p, group * kVector);
+  }
+
+  // The inputs of a vector as numbers to compute with.
+  template <int... I>
+  __device__ __forceinline__ auto values_of(const Place& p, Index group, const Group& fetched,
+                                            Indices<I...>) const {
+    Tuple<Results<Value<In<I>>, kVector>...> values;
+    (convert_one<I>(p, group, fetched, get<I>(values).item), ...);
+    return values;
+  }
+  template <int I>
+  __device__ __forceinline__ void convert_one(const Place& p, Index group, const Group& fetched,
+                                              Value<In<I>> (&values)[kVector]) const {
+    if constexpr (is_held<I>)
+      Base::template convert<In<I>, kVector>(K::outputs + I, slot<I>(fetched), values);
+    else
+      Base::template convert<In<I>, kVector>(K::outputs + I, read<I, kVector>(p, group * kVector),
+                                             values);
+  }
+
+  // What is kept of an element for phase S: from its registers, or computed again.
+  template <int S, int kFrom, class Values, int... I>
+  __device__ __forceinline__ void keep(Kept& kept, const Row& row, const Values& values, int v,
+                                       Indices<I...> all) const {
+    if constexpr (S > kFrom) keep<S - 1, kFrom>(kept, row, values, v, all);
+    if constexpr (S < Fn::steps)
+      if constexpr (Fn::keeps(S)) functor.keep(Step<S>(), kept, row, get<I>(values).item[v]...);
+  }
+  template <int S, class Values>
+  __device__ __forceinline__ Kept kept_of(Piece& piece, int item, int v, const Row& row,
+                                          const Values& values) const {
+    Kept kept{};
+    if constexpr (kHasKept && Cut::whole) {
+      kept = piece.kept[item][v];
+      keep<S, S>(kept, row, values, v, AllInputs());
+      piece.kept[item][v] = kept;
+    } else if constexpr (kHasKept) {
+      keep<S, 0>(kept, row, values, v, AllInputs());
+    }
+    return kept;
+  }
+
+  // ---- a step
+
+  template <int S, int... I>
+  MF_DECLARED static auto terms_of(Indices<I...>)
+      -> decltype(some<const Fn&>().terms(Step<S>(), some<const Row&>(), some<const Kept&>(),
+                                          some<Value<In<I>>>()...));
+  template <class Terms>
+  struct LanesOf;
+  template <class... R>
+  struct LanesOf<Tuple<R...>> {
+    using type = Tuple<typename R::Lane...>;
+    static __device__ __forceinline__ type none() { return type(R::none()...); }
+  };
+
+  template <int S, class Terms, class Found, int... T>
+  __device__ __forceinline__ void fold_vector(const Place& p, Index group, int item, const Row& row,
+                                              Piece& piece, Found& found, Indices<T...> all) {
+    const auto values = values_of(p, group, piece.fetched[Cut::whole ? item : 0], AllInputs());
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      const Kept kept = kept_of<S>(piece, item, v, row, values);
+      const Terms terms = terms_at<S>(row, kept, values, v, AllInputs());
+      (fold_one(get<T>(found), get<T>(terms), i64(group) * kVector + v), ...);
+    }
+  }
+  template <int S, class Values, int... I>
+  __device__ __forceinline__ auto terms_at(const Row& row, const Kept& kept, const Values& values,
+                                           int v, Indices<I...>) const {
+    return functor.terms(Step<S>(), row, kept, get<I>(values).item[v]...);
+  }
+  template <class R>
+  __device__ __forceinline__ static void fold_one(typename R::Lane& lane, const R& term,
+                                                  i64 column) {
+    lane = R::joined(lane, R::of(term, column));
+  }
+
+  // Over all threads of the row.
+  template <class R>
+  __device__ __forceinline__ void join(typename R::Lane& value, u64* shared) const {
+    using Lane = typename R::Lane;
+#pragma unroll
+    for (int apart = kWidth / 2; apart > 0; apart /= 2)
+      value = R::joined(value, from_lane(value, apart));
+    if constexpr (kWarps > 1) {
+      Lane* const warps = reinterpret_cast<Lane*>(shared) + which * kWarps;
+      if (lane % 32 == 0) warps[lane / 32] = value;
+    }
+  }
+  template <class R>
+  __device__ __forceinline__ void collect(typename R::Lane& value, const u64* shared) const {
+    using Lane = typename R::Lane;
+    const Lane* const warps = reinterpret_cast<const Lane*>(shared) + which * kWarps;
+    value = warps[lane % kWarps];
+#pragma unroll
+    for (int apart = kWarps / 2; apart > 0; apart /= 2)
+      value = R::joined(value, from_lane(value, apart));
+  }
+  template <class... R, class Found, int... T>
+  __device__ __forceinline__ void join_all(const Tuple<R...>*, Found& found, Indices<T...>) {
+    constexpr int kPlaces = Cut::rows * kWarps * 2;  // u64 words of a term: a Lane has 16 bytes
+    __shared__ alignas(16) u64 shared[2][kWarps > 1 ? sizeof...(R) * kPlaces : 1];
+    u64* const mine = shared[turn];
+    (join<R>(get<T>(found), mine + T * kPlaces), ...);
+    if constexpr (kWarps > 1) {
+      __syncthreads();
+      (collect<R>(get<T>(found), mine + T * kPlaces), ...);
+      turn ^= 1;  // the next step writes to the other one: nobody waits for the last reader
+    }
+  }
+  template <class... R, class Found, int... T>
+  __device__ __forceinline__ static auto totals(const Tuple<R...>*, const Found& found,
+                                                Indices<T...>) {
+    return Tuple(R::found(get<T>(found))...);
+  }
+
+  template <int S>
+  __device__ __forceinline__ void step(const Place& p, Index mine, Row& row, Piece& piece) {
+    if constexpr (S > 0) step<S - 1>(p, mine, row, piece);
+    using Terms = decltype(terms_of<S>(AllInputs()));
+    using All = typename MakeIndices<Terms::count>::type;
+    auto found = LanesOf<Terms>::none();
+    if constexpr (Cut::whole) {
+#pragma unroll
+      for (int item = 0; item < kItems; ++item) {
+        const Index group = lane + item * Cut::threads;
+        if (group < mine) fold_vector<S, Terms>(p, group, item, row, piece, found, All());
+      }
+    } else {
+#pragma unroll 4
+      for (Index group = lane; group < mine; group += Cut::threads)
+        fold_vector<S, Terms>(p, group, 0, row, piece, found, All());
+    }
+    const Terms* const kinds = nullptr;
+    join_all(kinds, found, All());
+    functor.fold(Step<S>(), row, totals(kinds, found, All()));
+  }
+
+  // ---- results
+
+  template <int... O>
+  MF_INLINE static constexpr bool any_whole(Indices<O...>) {
+    return ((Out<O>::walk == 'c' || Out<O>::walk == 's') || ...);
+  }
+  template <int... O>
+  MF_INLINE static constexpr bool any_once(Indices<O...>) {
+    return ((Out<O>::walk == 'w') || ...);
+  }
+  template <class Values, int... I>
+  __device__ __forceinline__ auto results_at(const Row& row, const Kept& kept, const Values& values,
+                                             int v, Indices<I...>) const {
+    return functor.results(row, kept, get<I>(values).item[v]...);
+  }
+  template <int... O>
+  __device__ __forceinline__ void finish_vector(const Place& p, Index group, int item,
+                                                const Row& row, Piece& piece, Indices<O...>) {
+    const auto values = values_of(p, group, piece.fetched[Cut::whole ? item : 0], AllInputs());
+    Results<decltype(results_at(row, Kept{}, values, 0, AllInputs())), kVector> made;
+#pragma unroll
+    for (int v = 0; v < kVector; ++v)
+      made.item[v] =
+          results_at(row, kept_of<Fn::steps>(piece, item, v, row, values), values, v, AllInputs());
+    (Base::template store<Out<O>, kVector, 0>(O, offset(p, O, group * kVector), made.item), ...);
+  }
+  __device__ __forceinline__ void finish(const Place& p, Index mine, const Row& row, Piece& piece) {
+    if constexpr (Cut::whole) {
+#pragma unroll
+      for (int item = 0; item < kItems; ++item) {
+        const Index group = lane + item * Cut::threads;
+        if (group < mine) finish_vector(p, group, item, row, piece, AllOutputs());
+      }
+    } else {
+#pragma unroll 4
+      for (Index group = lane; group < mine; group += Cut::threads)
+        finish_vector(p, group, 0, row, piece, AllOutputs());
+    }
+  }
+
+  template <int... I, int... O>
+  __device__ __forceinline__ void finish_row(const Place& p, const Row& row, Indices<I...>,
+                                             Indices<O...>) const {
+    Tuple<Results<Value<In<I>>, 1>...> first;
+    (Base::template convert<In<I>, 1>(K::outputs + I, read<I, 1>(p, 0), get<I>(first).item), ...);
+    const auto made = functor.row_results(row, get<I>(first).item[0]...);
+    (write_once<O>(p, made), ...);
+  }
+  template <int O, class Made>
+  __device__ __forceinline__ void write_once(const Place& p, const Made& made) const {
+    using T = typename Out<O>::T;
+    if constexpr (Out<O>::walk == 'w')
+      reinterpret_cast<T*>(words[O])[p.offset[O]] = cast<T>(pick<Out<O>::result>(made));
+  }
+
+  __device__ __forceinline__ void run() {
+    // All threads of a block take the same number of turns: they meet at barriers.
+    for (Index first = Index(blockIdx.x) * Cut::rows; first < rows;
+         first += Index(gridDim.x) * Cut::rows) {
+      const bool has_row = first + which < rows;
+      const Place p = start_of(has_row ? first + which : 0);
+      const Index mine = has_row ? groups : 0;
+      Piece piece;
+      fetch(p, mine, piece, AllInputs());
+      Row row{};
+      step<Fn::steps - 1>(p, mine, row, piece);
+      if constexpr (any_whole(AllOutputs())) finish(p, mine, row, piece);
+      if constexpr (any_once(AllOutputs()))
+        if (has_row && lane == 0) finish_row(p, row, AllInputs(), AllOutputs());
+    }
+  }
+};
+
+}  // namespace mf

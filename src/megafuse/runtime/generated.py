@@ -1,0 +1,81 @@
+"""Kernels of generated functors: from a Body and what the host runtime asks for to machine code."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from megafuse.codegen import generated
+from megafuse.codegen.body import Body
+from megafuse.codegen.row_launch import RowLaunch, row_launch
+from megafuse.codegen.row_phases import Phases
+from megafuse.codegen.variant import BYTES, Operand
+from megafuse.runtime import build
+from megafuse.runtime.build import CpuKernel, CudaKernel
+
+_BODIES: dict[str, Body] = {}
+_LOCK = threading.Lock()
+
+
+def declare(name: str, body: Body) -> None:
+    """Tells the runtime what the functor of this name computes."""
+    with _LOCK:
+        _BODIES[name] = body
+
+
+def knows(name: str) -> bool:
+    return name in _BODIES
+
+
+def kernel(
+    index: int,
+    name: str,
+    family: str,
+    choices: dict[str, str | bool],
+    common: str,
+    double: bool,
+    dims: int,
+    vector: int,
+    wide_index: bool,
+    outputs: int,
+    operands: tuple[tuple[str, str, int], ...],
+    row_vectors: int,
+    few_rows: bool,
+    across: bool,
+    short_rows: bool,
+) -> CpuKernel | CudaKernel:
+    """As build.kernel, with the same parameters, of which a generated functor needs a part."""
+    body = _BODIES[name]
+    walks = tuple(walk for _, walk, _ in operands)
+    device = "cpu" if index < 0 else "cuda"
+    made = generated.generated(
+        body,
+        device,
+        dims,
+        walks[:outputs],
+        walks[outputs:],
+        vector=vector,
+        wide_index=wide_index,
+        across=across,
+        launch=_launch(body, walks[outputs:], row_vectors, vector) if index >= 0 else None,
+    )
+    source = generated.source(made)
+    label = f"{body.name} (fused)"
+    if device == "cpu":
+        return str(build.cpu_object(source, label)), made.symbol
+    major, minor = torch.cuda.get_device_capability(index)
+    cubin = build.cuda_binary(source, f"sm_{major}{minor}", label, made.contracts)
+    shape = generated.shape(made)
+    how = (shape.block, shape.unroll, shape.blocks_per_processor, shape.cluster, shape.shared)
+    return cubin, made.symbol, *how
+
+
+def _launch(body: Body, walks: tuple[str, ...], row_vectors: int, vector: int) -> RowLaunch | None:
+    """How a row-wise CUDA kernel is launched."""
+    if not body.row_wise:
+        return None
+    phases = Phases(body)
+    inputs = tuple(Operand(dtype, walk) for dtype, walk in zip(body.inputs, walks, strict=True))
+    kept = sum(BYTES[term.dtype] for term in phases.kept)
+    return row_launch(inputs, frozenset(phases.held), kept, row_vectors * vector, vector)

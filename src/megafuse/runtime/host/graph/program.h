@@ -1,0 +1,71 @@
+// A compiled graph: checks of its arguments, the numbers of a call, steps in order, results.
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/as_strided.h>
+
+#include <variant>
+
+#include "graph/call.h"
+#include "graph/kernel.h"
+
+namespace megafuse::graph {
+
+struct Step {
+  std::variant<KernelStep, CallStep> what;
+  std::vector<std::pair<int, BufferType>> allocates;
+  Places frees;  // buffers that nobody reads after it
+};
+
+// A result: a view of a buffer, a number, or nothing.
+struct Output {
+  enum class Kind : uint8_t { kTensor, kInteger, kReal, kNone };
+  Kind kind = Kind::kNone;
+  View view;
+  int slot = -1;
+  bool aliases = false;  // a view of an argument: seen by whoever writes to either
+};
+
+struct Program {
+  std::string name;
+  c10::Device device{at::kCPU};
+  Code code;
+  Places guards;  // slots that must not be 0
+  int buffers = 0;
+  Places arguments;  // the buffer that each leaf is, or -1
+  std::vector<std::pair<int, at::Tensor>> constants;
+  std::vector<Step> steps;
+  std::vector<Output> outputs;
+
+  bool accepts(const Slots& slots) const {
+    for (int guard : guards)
+      if (!slots[guard].integer) return false;
+    return true;
+  }
+
+  // The numbers of a call are in memory.slots.
+  void run(at::ArrayRef<Leaf> leaves, Memory& memory) const {
+    memory.buffers.resize(size_t(buffers));
+    for (size_t i = 0; i < leaves.size(); ++i)
+      if (arguments[i] >= 0) memory.buffers[arguments[i]] = *leaves[i].tensor;
+    for (const auto& [buffer, tensor] : constants) memory.buffers[buffer] = tensor;
+    for (const Step& step : steps) {
+      for (const auto& [buffer, type] : step.allocates) memory.allocate(buffer, type, device);
+      if (const auto* kernel = std::get_if<KernelStep>(&step.what))
+        kernel->run(memory, device);
+      else
+        std::get<CallStep>(step.what).run(memory);
+      for (int buffer : step.frees) memory.buffers[buffer].reset();
+    }
+  }
+
+  at::Tensor tensor(const Output& output, const Memory& memory) const {
+    const View& view = output.view;
+    const at::Tensor& t = memory.buffers[view.buffer];
+    if (!output.aliases || view.whole) return memory.view(view);
+    return at::as_strided(t, read(view.sizes, memory.slots), read(view.strides, memory.slots),
+                          t.storage_offset() + memory.slots[view.offset].integer);
+  }
+};
+
+}  // namespace megafuse::graph
