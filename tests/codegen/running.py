@@ -13,7 +13,7 @@ from torch import Tensor
 
 from codegen.bodies import DTYPES
 from megafuse.codegen.body import Body
-from megafuse.codegen.generated import generated, source
+from megafuse.codegen.generated import SHORT, generated, source
 from megafuse.runtime import build
 
 
@@ -44,8 +44,12 @@ def run(
     across: bool = False,
     outputs: Sequence[Tensor] | None = None,
     parts: int = 1,
+    short: bool | None = None,
 ) -> list[Tensor]:
-    """The outputs of `body` over an index space of this shape; the inputs broadcast into it."""
+    """The outputs of `body` over an index space of this shape; the inputs broadcast into it.
+
+    `short`: rows side by side; None where they are short.
+    """
     if outputs is None:
         outputs = [poisoned(shape, term.dtype) for term in body.outputs]
         outputs += [poisoned([*shape[:-1], 1], term.dtype) for term in body.row_outputs]
@@ -56,8 +60,16 @@ def run(
         "w" if made > i >= len(body.outputs) else _walk(given, stride, shape, across and i >= made)
         for i, (given, stride) in enumerate(zip(operands, strides, strict=True))
     ]
+    if short is None:
+        short = body.row_wise and shape[-1] <= SHORT
     kernel = generated(
-        body, "cpu", len(shape), tuple(walks[:made]), tuple(walks[made:]), across=across
+        body,
+        "cpu",
+        len(shape),
+        tuple(walks[:made]),
+        tuple(walks[made:]),
+        across=across,
+        short_rows=short,
     )
     library = ctypes.CDLL(str(build.cpu_object(source(kernel), body.name)))
     numel = 1

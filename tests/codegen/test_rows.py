@@ -30,10 +30,10 @@ def drawn(name: str, dtype: str, rows: int, cols: int) -> list[Tensor]:
     return [torch.randn(shape, dtype=torch.float64).to(DTYPES[dtype]) for shape in shapes]
 
 
-def compare(name: str, dtype: str, inputs: list[Tensor]) -> None:
+def compare(name: str, dtype: str, inputs: list[Tensor], short: bool | None = None) -> None:
     case = CASES[name]
     shape = inputs[0].shape
-    results = run(case.body(dtype), inputs, shape, [float(shape[-1])], parts=2)
+    results = run(case.body(dtype), inputs, shape, [float(shape[-1])], parts=2, short=short)
     eager = case.eager(*inputs)
     exact = case.eager(*(t.double() for t in inputs))
     for i, got in enumerate(results):
@@ -52,6 +52,15 @@ def compare(name: str, dtype: str, inputs: list[Tensor]) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_rows_of_every_length(name: str, cols: int) -> None:
     compare(name, "Float", drawn(name, "Float", 5 if cols < 10_000 else 2, cols))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_short_rows_one_by_one_and_side_by_side(name: str) -> None:
+    for rows in (1, 31, 70):
+        for cols in (1, 3, 8, 29, 63):
+            inputs = drawn(name, "Float", rows, cols)
+            compare(name, "Float", inputs, short=False)
+            compare(name, "Float", inputs, short=True)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -41,6 +41,8 @@ class _RowWriter:
         self.lines.add(f"static constexpr u32 held = {bits};")
         self._keeps()
         self._struct("Row", self.row)
+        kinds = {register(term.dtype) for term in self.row}
+        self.lines.add(f"using RowField = {kinds.pop() if len(kinds) == 1 else 'Nothing'};")
         if self.kept:
             self._struct("Kept", self.kept)
         else:

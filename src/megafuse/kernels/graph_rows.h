@@ -11,6 +11,7 @@
 //   steps                             how many
 //   held                              bits: the inputs that steps need, so that they are held
 //   Row                               what is known of a row
+//   RowField                          the type of all its numbers, or Nothing where they differ
 //   Kept                              what is kept of an element from one step to the next, since
 //   it
 //                                     costs more to compute than to keep; Nothing where that is so
