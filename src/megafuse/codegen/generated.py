@@ -62,10 +62,18 @@ def generated(
     across: bool = False,
     short_rows: bool = False,
     launch: RowLaunch | None = None,
+    sums: str = "Float",
 ) -> Generated:
-    """The kernel of `body` whose operands walk so, a letter for each of outputs and inputs."""
+    """The kernel of `body` whose operands walk so, a letter for each of outputs and inputs.
+
+    Outputs with walk 'r' are summed over rows: partial sums of dtype `sums`, one row of them for
+    each thread (CPU, where they must begin as 0) or block (CUDA), stride 1 apart.
+    """
     results = [*enumerate(body.outputs), *enumerate(body.row_outputs)]
-    made = [Operand(term.dtype, walk, i) for walk, (i, term) in zip(outputs, results, strict=True)]
+    made = [
+        Operand(sums if walk == "r" else term.dtype, walk, i)
+        for walk, (i, term) in zip(outputs, results, strict=True)
+    ]
     read = [Operand(dtype, walk) for walk, dtype in zip(inputs, body.inputs, strict=True)]
     return Generated(
         name=body.name,
@@ -130,7 +138,7 @@ def _cpu(kernel: Generated) -> str:
     return (
         f'extern "C" void {kernel.symbol}(const mf::u64* words, mf::i64 begin, mf::i64 end,\n'
         f"    [[maybe_unused]] mf::i64 slot) {{\n"
-        f"  mf::{driver}(words).run(begin, end);\n}}\n"
+        f"  mf::{driver}(words{', slot' if kernel.row_wise else ''}).run(begin, end);\n}}\n"
     )
 
 

@@ -21,6 +21,7 @@
 //   fold(Step<S>, row, found)       found is a Tuple of their totals
 //   results(row, kept, inputs...)     of each element: a value or a Tuple
 //   row_results(row, inputs...)       of each row (walk 'w'), with the inputs at column 0
+// Outputs with walk 'r' are summed over all rows, column by column, as in rows.h.
 #pragma once
 
 #include "pointwise.h"

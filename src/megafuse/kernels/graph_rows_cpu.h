@@ -62,12 +62,13 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   static constexpr u64 kLine = 64;   // bytes of a cache line
   static constexpr bool has_kept = keeps_before<Fn>(Fn::steps);
 
-  i64 cols;
+  i64 slot, cols;
   void* allocated;
   u64 buffer;                       // what is kept of the row, then its float16 inputs as floats
   u64 widened[K::inputs + 1] = {};  // where those came from
 
-  explicit GraphRowsCpu(const u64* w) : Base(w), cols(i64(w[K::size])) {
+  // `slot` is this thread's row of partial sums, for what is summed over rows.
+  GraphRowsCpu(const u64* w, i64 s) : Base(w), slot(s), cols(i64(w[K::size])) {
     const u64 bytes = lines(cols * sizeof(Kept)) + K::inputs * lines(cols * sizeof(float));
     allocated = __builtin_malloc((has_kept || Base::staged ? bytes : 0) + kLine);
     buffer = lines(reinterpret_cast<u64>(allocated));
@@ -208,7 +209,9 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   // ---- results
 
   template <int O>
-  static constexpr bool is_whole = Out<O>::walk == 'c' || Out<O>::walk == 's';
+  static constexpr bool is_summed = Out<O>::walk == 'r';
+  template <int O>
+  static constexpr bool is_whole = Out<O>::walk == 'c' || Out<O>::walk == 's' || is_summed<O>;
   template <int... O>
   static constexpr bool any_whole(Indices<O...>) {
     return (is_whole<O> || ...);
@@ -246,11 +249,16 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   }
   template <int O>
   MF_INLINE u64 address(i64 column) const {
+    if constexpr (is_summed<O>)
+      return words[O] + u64(slot * stride(O, 1) + column) * sizeof(typename Out<O>::T);
     return words[O] + u64(offset[O] + column * stride(O, 0)) * sizeof(typename Out<O>::T);
   }
   template <int O, class Made>
   static MF_INLINE void write(u64 to, i64 apart, i64 i, const Made& made) {
-    if constexpr (is_whole<O>)
+    using T = typename Out<O>::T;
+    if constexpr (is_summed<O>)
+      reinterpret_cast<T*>(to)[i] += T(pick<Out<O>::result>(made));
+    else if constexpr (is_whole<O>)
       Base::template store<Out<O>>(to, apart, i, pick<Out<O>::result>(made));
   }
 

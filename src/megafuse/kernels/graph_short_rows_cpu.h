@@ -135,9 +135,13 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
   }
   template <int O>
   MF_INLINE void turn_out() {
-    if constexpr (Base::template is_whole<O>) {
-      using T = typename Out<O>::T;
-      auto* const tile = get<O>(tiles.out).at;
+    using T = typename Out<O>::T;
+    [[maybe_unused]] auto* const tile = get<O>(tiles.out).at;
+    if constexpr (Base::template is_summed<O>) {
+      T* const sums = reinterpret_cast<T*>(Base::template address<O>(0));
+      for (int c = 0; c < int(cols); ++c)
+        for (int row = 0; row < count; ++row) sums[c] += T(tile[c * kSide + row]);
+    } else if constexpr (Base::template is_whole<O>) {
       T* to[kSide];
       for (int row = 0; row < kSide; ++row)
         to[row] = reinterpret_cast<T*>(words[O]) + place_of[O][row];
@@ -153,6 +157,14 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
 
   // Rows of the tile; those beyond the last repeat it.
   MF_INLINE void place_all(i64 first) {
+    if constexpr (K::dims == 2) {
+      for (int op = 0; op < K::operands; ++op) {
+        const i64 apart = stride(op, 1), last = first + count - 1;
+        for (int row = 0; row < kSide; ++row)
+          place_of[op][row] = (first + row < last ? first + row : last) * apart;
+      }
+      return;
+    }
     for (int row = 0; row < kSide; ++row) {
       if (row < count) Base::place(first + row);
       for (int op = 0; op < K::operands; ++op) place_of[op][row] = offset[op];
