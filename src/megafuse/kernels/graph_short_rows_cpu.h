@@ -138,7 +138,7 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
     using T = typename Out<O>::T;
     [[maybe_unused]] auto* const tile = get<O>(tiles.out).at;
     if constexpr (Base::template is_summed<O>) {
-      T* const sums = reinterpret_cast<T*>(Base::template address<O>(0));
+      T* const sums = Base::template partial<O>();
       for (int c = 0; c < int(cols); ++c)
         for (int row = 0; row < count; ++row) sums[c] += T(tile[c * kSide + row]);
     } else if constexpr (Base::template is_whole<O>) {
