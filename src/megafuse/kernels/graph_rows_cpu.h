@@ -273,12 +273,12 @@ struct GraphRowsCpu : PointwiseCpu<K> {
 
   // ---- sums over rows
 
-  template <int... I>
+  template <class G, int... I>  // a functor of row results alone has none
   static auto results_of(Indices<I...>)
-      -> decltype(some<const Fn&>().results(some<const Row&>(), some<const Kept&>(),
-                                            some<Value<In<I>>>()...));
+      -> decltype(some<const G&>().results(some<const Row&>(), some<const Kept&>(),
+                                           some<Value<In<I>>>()...));
   template <int O>
-  using Term = decltype(pick<Out<O>::result>(results_of(AllInputs())));
+  using Term = decltype(pick<Out<O>::result>(results_of<Fn>(AllInputs())));
   template <int O>
   MF_INLINE Term<O>* sums() const {
     return reinterpret_cast<Term<O>*>(buffer + sums_at() + O * sums_bytes());
