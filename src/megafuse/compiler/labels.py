@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megafuse.graph.capture import Captured
-from megafuse.graph.ir import Graph, Input, Value
+from megafuse.graph.ir import Graph, Value, View
 from megafuse.graph.plan import Buffer, Plan, Tensor
 
 
@@ -15,6 +15,8 @@ def name_inputs(backward: Graph, forward: Graph, captured: Captured) -> None:
     for value, (kind, which) in zip(backward.inputs, captured.backward_takes, strict=False):
         if kind == "saved":
             found = kept[which]
+            while isinstance(found, View):
+                found = found.source
             name = found.name if found is not None else value.name
         else:
             name = f"grad_{which}" if several else "grad"
@@ -29,11 +31,12 @@ def saved(forward: Graph, captured: Captured) -> list[Value | None]:
     return forward.outputs[len(forward.outputs) - captured.saved :] if captured.saved else []
 
 
-def saved_beside_arguments(forward: Graph, captured: Captured) -> list[Value]:
-    """Of these what takes memory of its own: neither arguments nor results."""
-    others = set(forward.outputs[: len(forward.outputs) - captured.saved])
-    kept = [v for v in saved(forward, captured) if v is not None and v not in others]
-    return [value for value in dict.fromkeys(kept) if not isinstance(value, Input)]
+def saved_beside_arguments(plan: Plan, captured: Captured) -> list[Buffer]:
+    """Of these what takes memory of its own: no view of an argument or of a result."""
+    tensors = [o.buffer if isinstance(o, Tensor) else None for o in plan.outputs]
+    split = len(tensors) - captured.saved
+    kept = dict.fromkeys(b for b in tensors[split:] if b is not None and b.argument is None)
+    return [buffer for buffer in kept if buffer not in tensors[:split]]
 
 
 def forward_labels(plan: Plan, captured: Captured) -> dict[Buffer, str]:

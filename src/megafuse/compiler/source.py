@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from megafuse.codegen.functor import functor_text
 from megafuse.codegen.names import type_name
 from megafuse.compiler.compile import Compiled
 from megafuse.compiler.labels import backward_labels, forward_labels
-from megafuse.graph.plan import Address, Buffer, Call, Kernel, Operand, Plan
+from megafuse.graph.plan import Address, Buffer, Call, Kernel, Plan
 from megafuse.graph.show import typed_as
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _steps(which: str, plan: Plan, labels: dict[Buffer, str]) -> list[str]:
             continue
         kind = "row by row" if step.body.row_wise else "element by element"
         lines = [_remark(f"{heading}{type_name(step.body.name)}, {kind}")]
-        lines.append(_moved("reads ", _read(step), labels))
+        lines.append(_moved("reads ", read_buffers(step), labels))
         lines.append(_moved("writes", step.writes, labels))
         if step.body.name in shown:
             lines.append("// The functor is the same as above.\n")
@@ -70,9 +70,9 @@ def _steps(which: str, plan: Plan, labels: dict[Buffer, str]) -> list[str]:
     return parts
 
 
-def _read(step: Kernel) -> list[Buffer]:
-    operands: Iterable[Operand] = step.inputs
-    found = [o.buffer for o in operands if o.buffer is not None]
+def read_buffers(step: Kernel) -> list[Buffer]:
+    """What a kernel reads, each once."""
+    found = [o.buffer for o in step.inputs if o.buffer is not None]
     found += [word.buffer for word in step.words if isinstance(word, Address)]
     return list(dict.fromkeys(found))
 
@@ -91,4 +91,4 @@ def _remark(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-__all__ = ["label", "source", "variant_source"]
+__all__ = ["label", "read_buffers", "source", "variant_source"]
