@@ -18,6 +18,7 @@ examples:
   megafuse learn             exercises, checked as you solve them
   megafuse bench             eager, torch.compile and fused, side by side
   megafuse report a.json     a page with plots, of what `bench --json` wrote
+  megafuse fuse a.py:f --shape 64x512     the kernels of a function of yours
   megafuse ops               every op, its formula and its dtypes
   megafuse ops softmax       one op whole: its shapes, its cost, its code
   megafuse cache --clear     remove all compiled kernels
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """The parser, and those of its commands by name."""
-    from megafuse import __version__
+    from megafuse import __version__, fuse_command
     from megafuse.bench import command, report
     from megafuse.learn import demo
     from megafuse.learn.exercises import command as exercises
@@ -94,6 +95,10 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     page = commands.add_parser("report", help="one HTML page, with plots, from results files")
     report.add_arguments(page)
     page.set_defaults(run=report.run)
+
+    fused = commands.add_parser("fuse", help="the kernels that a function of yours becomes")
+    fuse_command.add_arguments(fused)
+    fused.set_defaults(run=fuse_command.run)
 
     kept = commands.add_parser("cache", help="where compiled kernels are, how many, how large")
     kept.add_argument("--clear", action="store_true", help="remove them all")

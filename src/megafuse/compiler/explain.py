@@ -108,7 +108,7 @@ def explain(
     except (NotFused, CaptureError) as why:
         return Explanation(name, (), str(where), not_fused=str(why))
     captured = made.captured
-    symbols = _symbols(made.forward[0], [leaves[i] for i in captured.placeholders()])
+    symbols = symbols_of(made, args, kwargs)
     forward, backward = eager.counted(function, args, kwargs)
     plan = made.forward[1]
     kept = saved_beside_arguments(plan, captured)
@@ -206,8 +206,13 @@ def _tensors(nested: Any) -> Iterator[Tensor]:
 # ---- sizes
 
 
-def _symbols(graph: Graph, leaves: Sequence[Any]) -> Symbols:
+def symbols_of(made: Compiled, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Symbols:
     """What each symbol is in this call."""
+    leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+    return _symbols(made.forward[0], [leaves[i] for i in made.captured.placeholders()])
+
+
+def _symbols(graph: Graph, leaves: Sequence[Any]) -> Symbols:
     found: Symbols = {}
     for value, leaf in zip(graph.inputs, leaves, strict=False):
         if isinstance(value, Number):
@@ -232,4 +237,4 @@ def _bytes(dtype: torch.dtype, shape: Sequence[Any], symbols: Symbols) -> int:
     return count * dtype.itemsize
 
 
-__all__ = ["Explanation", "Pass", "Step", "Stored", "explain"]
+__all__ = ["Explanation", "Pass", "Step", "Stored", "explain", "symbols_of"]
