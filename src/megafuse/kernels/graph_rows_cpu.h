@@ -277,8 +277,8 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   static auto results_of(Indices<I...>)
       -> decltype(some<const G&>().results(some<const Row&>(), some<const Kept&>(),
                                            some<Value<In<I>>>()...));
-  template <int O>
-  using Term = decltype(pick<Out<O>::result>(results_of<Fn>(AllInputs())));
+  template <int O, class G = Fn>
+  using Term = decltype(pick<Out<O>::result>(results_of<G>(AllInputs())));
   template <int O>
   MF_INLINE Term<O>* sums() const {
     return reinterpret_cast<Term<O>*>(buffer + sums_at() + O * sums_bytes());
