@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
+from graph.run_plan import run_plan
+from graph.test_partition import calls, check, compare, cut, gated_norm, kernels, softmax
 from megafuse.graph.capture import capture
 from megafuse.graph.cluster import Cluster
 from megafuse.graph.clusters import Clusters
-from megafuse.graph.lowering.lower import decompositions, lower
+from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
 from megafuse.graph.plan import Address, Plan
-from tests.graph.run_plan import run_plan
-from tests.graph.test_partition import calls, check, compare, cut, gated_norm, kernels, softmax
 
 r = torch.randn
 

@@ -33,6 +33,9 @@ from megafuse.graph.merging import merge
 from megafuse.graph.reads import Read, Reads
 from megafuse.graph.storage import Strides
 
+# Of clusters that a value reads nothing of, so many are tried.
+_NEAR = 3
+
 
 class Clusters:
     """The clusters of one graph. `cuts` has a reason for each value that reads from another kernel
@@ -51,6 +54,7 @@ class Clusters:
         self.all: dict[int, Cluster] = {}  # by number; a merged one's number is now another's
         self.cuts: dict[Value, str] = {}
         self._readers: dict[Value, list[Cluster]] = {}  # of memory: who read it lately
+        self._begun: list[Cluster] = []  # in their order
         self._drawn: Cluster | None = None  # the last that drew random numbers
         for value in values:
             if isinstance(value, Extern) or value in calls:
@@ -111,7 +115,8 @@ class Clusters:
             self.begin(value, reads)
 
     def _candidates(self, reads: list[Read]) -> list[Cluster]:
-        """Clusters of what it reads, the latest first; then those that read the same memory."""
+        """Clusters of what it reads, the latest first; then those that read the same memory, and
+        the last ones begun: what has one shape can share a launch at least."""
         found: dict[Cluster, None] = {}
         for read in reads:
             cluster = self.of.get(read.value)
@@ -121,13 +126,15 @@ class Clusters:
         ordered = sorted(found, key=lambda c: -c.last)
         for read in reads:
             if read.value not in self.of or self.of[read.value].call:
-                near = self._readers.get(read.value, [])[-3:]
+                near = self._readers.get(read.value, [])[-_NEAR:]
                 alive = [self.all[c.number] for c in reversed(near)]
                 ordered += [c for c in dict.fromkeys(alive) if c not in ordered]
-        return ordered
+        lately = dict.fromkeys(self.all[c.number] for c in reversed(self._begun[-_NEAR:]))
+        return ordered + [c for c in lately if c not in ordered]
 
     def begin(self, value: Value, reads: list[Read]) -> None:
         made = self.new(value)
+        self._begun.append(made)
         if isinstance(value, Reduce):
             source = value.source.shape
             order = [d for d in range(len(source)) if d not in value.dims] + list(value.dims)
