@@ -184,6 +184,24 @@ def test_gradient_of_layer_norm() -> None:
     assert kernels(plan) <= 2
 
 
+def test_channels_stay_last_between_convolutions() -> None:
+    def block(x, w):
+        h = torch.relu(torch.nn.functional.conv2d(x, w, padding=1) + 1)
+        return torch.nn.functional.conv2d(h, w, padding=1) * 2
+
+    images = r(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    plan = check(block, images, r(3, 3, 3, 3).to(memory_format=torch.channels_last))
+    assert kernels(plan) == 2
+
+
+def test_rows_of_several_dimensions_that_are_not_dense() -> None:
+    def norm(x, w):
+        h = x - x.mean((-2, -1), keepdim=True)
+        return h / h.square().sum((-2, -1), keepdim=True).sqrt() * w[:, None]
+
+    assert kernels(check(norm, r(3, 8, 5)[:, ::2], r(4))) == 1
+
+
 def test_operands_are_bounded() -> None:
     def function(*xs):
         total = xs[0]
@@ -206,9 +224,9 @@ def test_time_is_linear_in_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Clusters, "before", counted)
     counts = []
-    for count in (10, 40):
+    for count in (20, 60):
         visits.clear()
         plan, _ = cut(layers(count), r(4, 6), r(6, 6))
         counts.append(len(visits))
         assert kernels(plan) == count + 1
-    assert counts[0] <= counts[1] <= 5 * counts[0]
+    assert counts[0] <= counts[1] <= 4 * counts[0]

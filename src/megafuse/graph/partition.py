@@ -16,12 +16,12 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from megafuse.graph.affine import contiguous
 from megafuse.graph.cluster import Cluster
 from megafuse.graph.clusters import Clusters
 from megafuse.graph.cost import Device, moves, recomputes
 from megafuse.graph.ir import Extern, Graph, Number, Reduce, Result, Size, Value, axis
 from megafuse.graph.kernels import Kernels
+from megafuse.graph.layouts import Layouts
 from megafuse.graph.numbers import number_of
 from megafuse.graph.plan import Buffer, Call, Cut, Kernel, Plan, Tensor
 from megafuse.graph.reads import Cone, Read, Reads, is_memory
@@ -54,6 +54,7 @@ class _Partition:
         self.calls: set[Value] = set(stages.calls)
         self.reads = Reads(self.values, set(self.stored), self.calls)
         self.clusters = Clusters(self.values, self.reads, self.stored, self.calls)
+        self.layouts = Layouts(self.values)
         self._store_what_others_read()
         self.tensors: dict[Value, Tensor] = {}
         self.arguments = self._arguments()
@@ -126,7 +127,9 @@ class _Partition:
         return found
 
     def _allocate(self, value: Value) -> Tensor:
-        strides = self.stored.get(value) or contiguous(value.shape)
+        strides = self.stored.get(value)
+        if strides is None:
+            strides = self.layouts.strides(value)
         if isinstance(value, Result):
             strides = value.strides
         buffer = Buffer(value.dtype, value.shape, strides, name=value.name)
