@@ -202,6 +202,20 @@ def test_rows_of_several_dimensions_that_are_not_dense() -> None:
     assert kernels(check(norm, r(3, 8, 5)[:, ::2], r(4))) == 1
 
 
+def test_a_reduction_turns_the_domain_of_what_it_joins() -> None:
+    """The axis of size 1 goes first, for the value that is there and for the reduction's source."""
+
+    def function(x, y):
+        return torch.tanh(x), (y * 2).sum()
+
+    check(function, r(2, 3, 1), r(2, 3, 1))
+
+    def columns(x):
+        return torch.tanh(x), (x * 2).sum(0), x.amax(0)
+
+    check(columns, torch.empty(4, 3).normal_())
+
+
 def test_operands_are_bounded() -> None:
     def function(*xs):
         total = xs[0]

@@ -181,8 +181,7 @@ class Clusters:
             raise Refused(self._why_not(value, shape, cluster))
         self._check_cycle(cluster, reads)
         if isinstance(value, Reduce):
-            self._turn_to_rows(value, at, cluster)
-            at = self._coordinates(shape, inside, cluster) or at
+            at = self._turn_to_rows(value, at, cluster)
             self._enter(value, reduced(value, at), reads, cluster, at)
         else:
             self._check_store(value, at, cluster)
@@ -253,8 +252,9 @@ class Clusters:
             return "reads it at other places than it is made at"
         return "another shape"
 
-    def _turn_to_rows(self, value: Reduce, at: Coordinates, cluster: Cluster) -> None:
-        """The domain of a first reduction gets its axes last; a later one must reduce the same."""
+    def _turn_to_rows(self, value: Reduce, at: Coordinates, cluster: Cluster) -> Coordinates:
+        """The domain of a first reduction gets its axes last; a later one must reduce the same.
+        Returns the coordinates of the reduction's source from then on."""
         reduced = [d for d in value.dims if value.source.shape[d] != 1]
         axes = [at[d] for d in reduced]
         if not all(isinstance(i, sympy.Symbol) for i in axes):
@@ -264,7 +264,7 @@ class Clusters:
             last = [i for i in last if cluster.axes.index(i) >= len(cluster.outer)]
             if axes != last:
                 raise Refused("another row length")
-            return
+            return at
         kept = [d for d in range(len(at)) if d not in reduced]
         if any(at[d].free_symbols & set(axes) for d in kept):
             raise Refused("reduces a part of the row")
@@ -275,7 +275,9 @@ class Clusters:
             # Rows of one element: an axis of their own.
             cluster.shape, cluster.rows = (*cluster.shape, 1), 1
         elif order != list(range(len(order))):
-            permute(cluster, order)
+            anew = permute(cluster, order)
+            return tuple(i.xreplace(anew) for i in at)
+        return at
 
     def _check_store(self, value: Value, at: Coordinates, cluster: Cluster) -> None:
         """What is written must lie along the domain's axes."""

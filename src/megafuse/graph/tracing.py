@@ -23,19 +23,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from megafuse.graph import origin
+from megafuse.graph.errors import CaptureError
 from megafuse.graph.ir import Origin
 
 T = TypeVar("T")
-
-
-class CaptureError(RuntimeError):
-    """The function does something that one compiled program cannot do."""
-
-    def __init__(self, what: str, instead: str, where: Origin) -> None:
-        place = f'\n  File "{where.file}", line {where.line}' if where.file else ""
-        text = f"\n    {where.text}" if where.text else ""
-        super().__init__(f"{what}{place}{text}\n{instead}")
-        self.what, self.instead, self.origin = what, instead, where
 
 
 class StandIns:

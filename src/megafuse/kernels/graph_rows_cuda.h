@@ -63,6 +63,24 @@ struct GraphRowsCuda : PointwiseCuda<K, kVector, 1, Index> {
     Kept kept[Cut::whole && kHasKept ? kItems : 1][Cut::whole && kHasKept ? kVector : 1];
   };
 
+  // What this thread has summed over rows (walk 'r') of the O-th output, column by column.
+  template <int O>
+  static constexpr bool is_summed = Out<O>::walk == 'r';
+  template <class T, bool kHeld>
+  struct SumsOf {
+    T at[kHeld ? kItems : 1][kHeld ? kVector : 1];
+  };
+  template <class Os>
+  struct AllSumsOf;
+  template <int... O>
+  struct AllSumsOf<Indices<O...>> {
+    using type = Tuple<SumsOf<typename Out<O>::T, Cut::whole && is_summed<O>>...>;
+    static constexpr bool any = (is_summed<O> || ...);
+  };
+  static_assert(!AllSumsOf<AllOutputs>::any || Cut::rows == 1, "sums over rows: one row at a time");
+  typename AllSumsOf<AllOutputs>::type sums{};
+  bool is_first = true;  // row of this block
+
   Index groups, rows;  // vectors in a row; rows
   int lane, which;     // this thread among those of its row; its row among those of the block
   int turn = 0;        // of the two buffers through which warps tell each other
@@ -262,7 +280,7 @@ struct GraphRowsCuda : PointwiseCuda<K, kVector, 1, Index> {
 
   template <int... O>
   MF_INLINE static constexpr bool any_whole(Indices<O...>) {
-    return ((Out<O>::walk == 'c' || Out<O>::walk == 's') || ...);
+    return ((Out<O>::walk == 'c' || Out<O>::walk == 's' || is_summed<O>) || ...);
   }
   template <int... O>
   MF_INLINE static constexpr bool any_once(Indices<O...>) {
@@ -282,7 +300,54 @@ struct GraphRowsCuda : PointwiseCuda<K, kVector, 1, Index> {
     for (int v = 0; v < kVector; ++v)
       made.item[v] =
           results_at(row, kept_of<Fn::steps>(piece, item, v, row, values), values, v, AllInputs());
-    (Base::template store<Out<O>, kVector, 0>(O, offset(p, O, group * kVector), made.item), ...);
+    (write<O>(p, group, item, made.item), ...);
+  }
+  template <int O, class R>
+  __device__ __forceinline__ void write(const Place& p, Index group, int item,
+                                        const R (&made)[kVector]) {
+    if constexpr (!is_summed<O>) {
+      Base::template store<Out<O>, kVector, 0>(O, offset(p, O, group * kVector), made);
+    } else {
+      using T = typename Out<O>::T;
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        const T value = T(pick<Out<O>::result>(made[v]));
+        if constexpr (Cut::whole) {
+          get<O>(sums).at[item][v] += value;
+        } else {
+          T& sum = *partial<O>(group * kVector + v);
+          sum = is_first ? value : sum + value;
+        }
+      }
+    }
+  }
+
+  // This block's row of partial sums.
+  template <int O>
+  __device__ __forceinline__ typename Out<O>::T* partial(Index column) const {
+    return reinterpret_cast<typename Out<O>::T*>(words[O]) + Index(blockIdx.x) * stride(O, 1) +
+           column;
+  }
+  template <int... O>
+  __device__ __forceinline__ void write_sums(Indices<O...>) {
+    (write_sum<O>(), ...);
+  }
+  template <int O>
+  __device__ __forceinline__ void write_sum() {
+    if constexpr (is_summed<O> && Cut::whole) {
+#pragma unroll
+      for (int item = 0; item < kItems; ++item) {
+        const Index group = lane + item * Cut::threads;
+        if (group >= groups) continue;
+#pragma unroll
+        for (int v = 0; v < kVector; ++v)
+          *partial<O>(group * kVector + v) = get<O>(sums).at[item][v];
+      }
+    } else if constexpr (is_summed<O>) {
+      if (is_first)  // there was no row
+        for (Index column = lane; column < groups * kVector; column += Cut::threads)
+          *partial<O>(column) = typename Out<O>::T(0);
+    }
   }
   __device__ __forceinline__ void finish(const Place& p, Index mine, const Row& row, Piece& piece) {
     if constexpr (Cut::whole) {
@@ -327,7 +392,9 @@ struct GraphRowsCuda : PointwiseCuda<K, kVector, 1, Index> {
       if constexpr (any_whole(AllOutputs())) finish(p, mine, row, piece);
       if constexpr (any_once(AllOutputs()))
         if (has_row && lane == 0) finish_row(p, row, AllInputs(), AllOutputs());
+      is_first = false;
     }
+    write_sums(AllOutputs());
   }
 };
 

@@ -15,8 +15,8 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 # One operand; integers become floats.
 FLOAT_UNARY = """
-    sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sigmoid tanh sin cos tan asin acos atan
-    sinh cosh asinh acosh atanh erf erfc erfinv lgamma digamma
+    sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sigmoid tanh sin cos tan asin acos
+    atan sinh cosh asinh acosh atanh erf erfc erfinv lgamma digamma
 """
 # One operand of any number's dtype; of integers and bools these are the operand itself.
 FLOAT_ONLY = ["floor", "ceil", "trunc", "round"]
