@@ -90,11 +90,12 @@ def turned(shape: tuple[Size, ...], read: Read, cluster: Cluster) -> Coordinates
     return None if None in found else tuple(found)
 
 
-def permute(cluster: Cluster, order: list[int]) -> None:
-    """The domain's axes in another order."""
+def permute(cluster: Cluster, order: list[int]) -> dict[sympy.Symbol, sympy.Symbol]:
+    """The domain's axes in another order. Returns what each is called now."""
     cluster.shape = tuple(cluster.shape[d] for d in order)
     anew = {axis(old): axis(new) for new, old in enumerate(order)}
     for value, at in cluster.coordinates.items():
         cluster.coordinates[value] = tuple(i.xreplace(anew) for i in at)
     for reduction, at in cluster.inner.items():
         cluster.inner[reduction] = tuple(i.xreplace(anew) for i in at)
+    return anew
