@@ -103,8 +103,8 @@ def _cpu(functors: Functors, variant: Variant) -> str:
         driver, across = "pointwise_cpu.h", str(variant.across).lower()
         run = f"mf::PointwiseCpu<Kernel, {across}>(words).run(begin, end)"
     else:
-        which = "columns" if variant.family == "sum_columns" else "rows"
-        driver, run = "sum_cpu.h", f"mf::SumCpu<Kernel>(words, slot).{which}(begin, end)"
+        which = "Columns" if variant.family == "sum_columns" else "Rows"
+        driver, run = "sum_cpu.h", f"mf::Sum{which}Cpu<Kernel>(words, slot).run(begin, end)"
     return (
         f'{functors.definition}#include "{driver}"\n\n'
         f"{_kernel_type(functors, variant)}\n"

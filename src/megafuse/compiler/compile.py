@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from megafuse.graph.capture import Captured, capture
 from megafuse.graph.clean import clean
 from megafuse.graph.ir import Graph
-from megafuse.graph.lowering.lower import decompositions, lower
+from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
 from megafuse.graph.plan import Plan
 from megafuse.graph.program import describe
@@ -48,10 +48,11 @@ def compiled(
     name = getattr(function, "__name__", "function").strip("<>")
     device = _device(pytree.tree_leaves((tuple(args), dict(kwargs))))
     captured = capture(function, args, kwargs, decompositions())
-    forward = _planned(captured, "forward", name, rounding)
+    planned = functools.partial(_planned, captured, device=device, rounding=rounding)
+    forward = planned("forward", name)
     backward = None
     if captured.backward is not None:
-        backward = _planned(captured, "backward", f"{name}_backward", rounding)
+        backward = planned("backward", f"{name}_backward")
     try:
         description = _described(captured, forward, backward, device, name)
     except NotImplementedError as error:
@@ -71,10 +72,15 @@ def _device(leaves: list[Any]) -> torch.device:
 
 
 def _planned(
-    captured: Captured, part: Literal["forward", "backward"], name: str, rounding: Rounding
+    captured: Captured,
+    part: Literal["forward", "backward"],
+    name: str,
+    device: torch.device,
+    rounding: Rounding,
 ) -> tuple[Graph, Plan]:
     graph = clean(lower(captured, part))
-    return graph, partition(graph, name, rounds=rounding == "eager")
+    kind: Literal["cpu", "cuda"] = "cuda" if device.type == "cuda" else "cpu"
+    return graph, partition(graph, name, kind, rounds=rounding == "eager")
 
 
 def _described(

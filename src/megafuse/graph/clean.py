@@ -1,4 +1,4 @@
-"""Passes that make a graph smaller and keep its meaning: constants, views of views, twins, the dead.
+"""Passes that make a graph smaller and keep what it means: constants, views, twins, dead values.
 
 Each takes a Graph and returns another, validated; values are copied, never changed.
 """

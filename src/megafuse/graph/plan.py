@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from megafuse.codegen.body import Body
+from megafuse.graph.body_key import body_key
 from megafuse.graph.ir import Size, Value
 
 
@@ -76,6 +77,8 @@ class Kernel:
     row_outputs: list[Operand] = field(default_factory=list)
     words: list[Size | float | Address] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)  # what it computes, for explain
+    bytes_read: Size = 0
+    bytes_written: Size = 0
 
     @property
     def writes(self) -> list[Buffer]:
@@ -96,10 +99,32 @@ class Call:
     value: Value | None = None
 
 
+@dataclass(frozen=True)
+class Cut:
+    """Why a value goes through memory: its reader is not in the step that makes it."""
+
+    value: Value
+    reader: Value
+    reason: str  # "mm.default is the library's", "another row length", "would make a cycle", …
+
+
 @dataclass
 class Plan:
-    """Steps in order; `outputs` are Tensors, expressions (numbers) or None."""
+    """Steps in order; `outputs` are Tensors, expressions (numbers) or None.
+
+    Kernels with equal keys have one Body between them: it is compiled once.
+    """
 
     arguments: list[Buffer | None]  # None: a number
     steps: list[Kernel | Call]
-    outputs: list[Tensor | Size | None]
+    outputs: list[Tensor | Size | float | None]
+    cuts: list[Cut] = field(default_factory=list)
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        return [step for step in self.steps if isinstance(step, Kernel)]
+
+    @staticmethod
+    def key(kernel: Kernel) -> str:
+        """What the kernel's source depends on, but for names: equal for equal layers."""
+        return body_key(kernel.body)

@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 import torch
 
+from megafuse.codegen.body import Scalar, terms
 from megafuse.codegen.functor import definition
 from megafuse.graph.ir import Graph, Input, Number, Size
 from megafuse.graph.plan import Address, Buffer, Call, Kernel, Operand, Plan, Tensor
@@ -154,6 +155,8 @@ class _Description:
             *(self.walked(o, "w", i) for i, o in enumerate(step.row_outputs)),
         ]
         inputs = [self.walked(o, "c" if o.buffer else "i", 0) for o in step.inputs]
+        scalars = [term for term in terms(step.body) if isinstance(term, Scalar)]
+        reals = {scalar.slot for scalar in scalars if scalar.dtype == "Double"}
         return {
             "kind": "kernel",
             "functor": functor,
@@ -161,7 +164,7 @@ class _Description:
             "outputs": len(outputs),
             "shape": self.code.slots(step.shape),
             "operands": outputs + inputs,
-            "words": [self.word(word) for word in step.words],
+            "words": [self.word(word, at in reals) for at, word in enumerate(step.words)],
         }
 
     def walked(self, operand: Operand, walk: str, result: int) -> tuple[Any, ...]:
@@ -171,10 +174,10 @@ class _Description:
         number = self.number(operand.buffer)
         return number, operand.buffer.dtype, walk, result, offset, strides
 
-    def word(self, word: Size | float | Address) -> tuple[int, int]:
+    def word(self, word: Size | float | Address, real: bool) -> tuple[int, int]:
         if isinstance(word, Address):
             return self.number(word.buffer), self.code.slot(word.offset)
-        return -1, self.code.slot(word)
+        return -1, self.code.slot(word, real)
 
     def call(self, step: Call) -> dict[str, Any]:
         schema = step.target._schema

@@ -23,19 +23,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from megafuse.graph import origin
+from megafuse.graph.errors import CaptureError
 from megafuse.graph.ir import Origin
 
 T = TypeVar("T")
-
-
-class CaptureError(RuntimeError):
-    """The function does something that one compiled program cannot do."""
-
-    def __init__(self, what: str, instead: str, where: Origin) -> None:
-        place = f'\n  File "{where.file}", line {where.line}' if where.file else ""
-        text = f"\n    {where.text}" if where.text else ""
-        super().__init__(f"{what}{place}{text}\n{instead}")
-        self.what, self.instead, self.origin = what, instead, where
 
 
 class StandIns:
@@ -45,7 +36,7 @@ class StandIns:
         self.shapes = ShapeEnv(
             duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
         )
-        self.mode = FakeTensorMode(shape_env=self.shapes, static_shapes=not symbolic_sizes)
+        self.mode = FakeTensorMode(shape_env=self.shapes, static_shapes=False)
         self._size = DimDynamic.DYNAMIC if symbolic_sizes else DimDynamic.STATIC
 
     def tensor(self, real: torch.Tensor, name: str) -> torch.Tensor:

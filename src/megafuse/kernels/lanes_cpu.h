@@ -1,6 +1,6 @@
 // Vectors of the CPU that are more than a loop over elements: the sum or the largest of all lanes,
-// and a square of 4 x 4 turned. Spelled as vectors and shuffles, because GCC 12 makes scalars of
-// such loops.
+// a sum of many, and a square of 4 x 4 turned. Spelled as vectors and shuffles, because GCC 12
+// makes scalars of such loops.
 #pragma once
 
 #include "portable.h"
@@ -44,6 +44,26 @@ MF_INLINE F across(const F (&lanes)[kWide]) {
   v = S::template join<kMax>(v, MF_SHUFFLE(v, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1));
   v = S::template join<kMax>(v, MF_SHUFFLE(v, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0));
   return v[0];
+}
+
+// n elements added up: in 16 lanes, then what is left of them in 4.
+template <class F>
+MF_INLINE F sum_of(const F* x, i64 n) {
+  typedef F Four __attribute__((vector_size(4 * sizeof(F))));
+  auto load = [x](i64 i) {
+    Four v;
+    __builtin_memcpy(&v, x + i, sizeof v);
+    return v;
+  };
+  Four sums[4] = {};
+  i64 i = 0;
+  for (; i + 16 <= n; i += 16)
+    for (int lane = 0; lane < 4; ++lane) sums[lane] += load(i + 4 * lane);
+  Four sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  for (; i + 4 <= n; i += 4) sum += load(i);
+  F rest = 0;
+  for (; i < n; ++i) rest += x[i];
+  return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest;
 }
 
 // Four rows of four elements; `turn` makes rows of the columns.

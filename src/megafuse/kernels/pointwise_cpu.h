@@ -60,15 +60,19 @@ struct PointwiseCpu {
   const u64* words;
   typename K::Functor functor;
   i64 offset[K::operands] = {};  // of the current row's first element, in elements
-  alignas(64) u8 gathered[kAcross ? K::operands : 1][kAcross ? kBlock * sizeof(u64) : 1];
+  alignas(64) u8 gathered[kAcross ? K::operands : 1][kAcross ? (kBlock + 8) * sizeof(u64) : 1];
+  u64 gathered_at[kAcross ? K::operands : 1];  // where the block's elements of an operand 'e' are
 
-  explicit PointwiseCpu(const u64* w) : words(w), functor(make_functor<K>(w)) {}
+  explicit PointwiseCpu(const u64* w) : words(w), functor(make_functor<K>(w)) {
+    for (int op = 0; op < (kAcross ? K::operands : 0); ++op)
+      gathered_at[op] = reinterpret_cast<u64>(gathered[op]);
+  }
 
   i64 stride(int operand, int dim) const { return i64(words[K::stride + operand * K::dims + dim]); }
 
   template <class Op>
   MF_INLINE u64 address(int operand) const {
-    if constexpr (is_gathered<Op>) return reinterpret_cast<u64>(gathered[operand]);
+    if constexpr (is_gathered<Op>) return gathered_at[operand];
     return words[operand] + u64(offset[operand]) * sizeof(typename Op::T);
   }
 
@@ -86,7 +90,7 @@ struct PointwiseCpu {
   static MF_INLINE void store(u64 address, i64 step, i64 i, R value) {
     using T = typename Choose<is_staged<Op>, float, typename Op::T>::type;
     [[maybe_unused]] auto* base = reinterpret_cast<T*>(address);
-    if constexpr (Op::walk == 'c') base[i] = cast<T>(value);
+    if constexpr (Op::walk == 'c' || Op::walk == 'e') base[i] = cast<T>(value);
     if constexpr (Op::walk == 's') base[i * step] = cast<T>(value);
   }
 
@@ -161,7 +165,7 @@ struct PointwiseCpu {
     }
     template <class Op, class R>
     static MF_INLINE void keep(typename Op::T* to, i64 i, R value) {
-      if constexpr (Op::walk == 'c') to[i] = cast<typename Op::T>(value);
+      if constexpr (Op::walk == 'c' || Op::walk == 'e') to[i] = cast<typename Op::T>(value);
     }
     static MF_INLINE bool several_in_place(const PointwiseCpu& at) {
       if constexpr (sizeof...(O) > 1) {
@@ -210,6 +214,7 @@ struct PointwiseCpu {
   }
 
   // n elements of one row. `index` is the first one's place in the index space.
+  template <int kAlong = 0>
   MF_INLINE void row(i64 n, i64 index) {
     auto keep = [](auto output, u64 base, i64 step, i64 i, auto value) {
       store<Out<decltype(output)::value>>(base, step, i, value);
@@ -217,11 +222,11 @@ struct PointwiseCpu {
     using Simple = Straight<AllInputs, AllOutputs>;
     if constexpr (Simple::possible) {
       if (Simple::several_in_place(*this))
-        block<0>(n, nullptr, keep, AllInputs(), AllOutputs());
+        block<kAlong>(n, nullptr, keep, AllInputs(), AllOutputs());
       else
         Simple::row(*this, n);
     } else if constexpr (!K::random && !staged) {
-      block<0>(n, nullptr, keep, AllInputs(), AllOutputs());
+      block<kAlong>(n, nullptr, keep, AllInputs(), AllOutputs());
     } else {
       u32 drawn[K::random ? kBlock + 4 : 1];
       for (i64 done = 0; done < n; done += kBlock) {
@@ -229,9 +234,21 @@ struct PointwiseCpu {
         const u32* here = drawn;
         if constexpr (K::random)
           here = draw(Random::read(words + K::rng), index + done, count, drawn);
-        block<0>(count, here, keep, AllInputs(), AllOutputs());
-        for (int op = 0; op < K::operands; ++op) offset[op] += count * stride(op, 0);
+        block<kAlong>(count, here, keep, AllInputs(), AllOutputs());
+        for (int op = 0; op < K::operands; ++op) offset[op] += count * stride(op, kAlong);
       }
+    }
+  }
+
+  // n elements `apart` from each other, one after the other; three more may be overwritten, so that
+  // copies of one element are whole vectors.
+  template <class T>
+  static MF_INLINE void copy(const T* from, i64 apart, T* to, i64 n) {
+    if (apart == 0) {
+      const T four[] = {*from, *from, *from, *from};
+      for (i64 i = 0; i < n; i += 4) __builtin_memcpy(to + i, four, sizeof four);
+    } else {
+      for (i64 i = 0; i < n; ++i) to[i] = from[i * apart];
     }
   }
 
@@ -250,14 +267,11 @@ struct PointwiseCpu {
       }
       for (i64 done = 0; done < n;) {
         const i64 count = inner - column < n - done ? inner - column : n - done;
-        const u64 word = words[op];
-        for (i64 i = 0; i < count; ++i) {
-          const i64 place = from + (column + i) * apart;
-          if constexpr (Op::walk == 'i')
-            to[done + i] = T(i64(word) + place);
-          else
-            to[done + i] = reinterpret_cast<const T*>(word)[place];
-        }
+        const i64 first = from + column * apart;
+        if constexpr (Op::walk == 'i')
+          for (i64 i = 0; i < count; ++i) to[done + i] = T(i64(words[op]) + first + i * apart);
+        else
+          copy(reinterpret_cast<const T*>(words[op]) + first, apart, to + done, count);
         done += count;
         column = 0;
         for (int dim = 1; dim < K::dims; ++dim) {  // to the next row

@@ -19,7 +19,7 @@ from megafuse.registry.declared import Op
 from megafuse.registry.kernel import Kernel, Program
 from megafuse.registry.signature import Signature
 
-MAX_OPERANDS = 12  # kMaxOperands of runtime/host/core/space.h
+MAX_OPERANDS = 24  # kMaxOperands of runtime/host/core/space.h
 MAX_ARGUMENTS = 24  # kMaxArgs of runtime/host/torch/op.h
 MAX_CHOICES = 256  # a choice is one byte in a Call of runtime/host/torch/op.h
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
-from megafuse.graph import origin
+from megafuse.graph import guards, origin
 from megafuse.graph.capture import Captured
 from megafuse.graph.ir import Extern, Graph, Input, Number, Origin, Result, Size, Value
 from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the table)
@@ -31,47 +30,6 @@ from megafuse.graph.lowering.table import RULES, NotLowered
 from megafuse.graph.names import Names
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
-
-# What torch would take apart, and the library does better whole; or what is random.
-_WHOLE = """
-    addr baddbmm dot mv vdot linear matmul bernoulli rrelu cdist col2im im2col
-    _scaled_dot_product_flash_attention_for_cpu scaled_dot_product_attention embedding_dense_backward
-    grid_sampler_2d max_unpool2d max_unpool3d native_dropout_backward nll_loss_forward
-    nll_loss2d_forward nll_loss2d_backward multi_margin_loss multilabel_margin_loss_forward
-    upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d
-    upsample_nearest3d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d
-    _upsample_nearest_exact3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa _weight_norm_interface
-    convolution _convolution slow_conv3d thnn_conv2d gru lstm rnn_relu rnn_tanh index_add index_copy
-    index_fill adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d renorm unfold_backward
-    embedding_bag special_log_ndtr diagonal_backward isin
-"""
-# Not in torch's core table, and worth taking apart.
-_APART = """
-    _native_batch_norm_legit _native_batch_norm_legit_no_training
-    _native_batch_norm_legit_functional _batch_norm_with_update_functional
-    reflection_pad1d reflection_pad2d std_mean native_layer_norm_backward native_group_norm_backward
-"""
-
-
-@functools.cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """What capture() takes apart while it traces: torch's core table, less what has a rule here."""
-    from torch._decomp import core_aten_decompositions, decomposition_table
-
-    whole = set(_WHOLE.split())
-    table = dict(core_aten_decompositions())
-    for overload, function in decomposition_table.items():
-        if getattr(overload, "namespace", "") == "aten" and _name(overload) in _APART.split():
-            table.setdefault(overload, function)
-    return {
-        overload: function
-        for overload, function in table.items()
-        if overload not in RULES and _name(overload) not in whole
-    }
-
-
-def _name(overload: Any) -> str:
-    return str(overload._schema.name.partition("::")[2])
 
 
 def lower(
@@ -104,6 +62,7 @@ class _Lowering:
     ) -> None:
         self.traced = traced
         self.symbols = captured.symbols
+        self.equal = guards.equalities(captured.guards)
         self.input_names = names
         self.builder = Builder(Names(), self.sizes, trust_indices)
         self.env: dict[torch.fx.Node, Any] = {}
@@ -149,7 +108,7 @@ class _Lowering:
     def size(self, size: Any) -> Size:
         if not isinstance(size, Symbolic):
             return int(size)
-        expr = size.node.expr.xreplace(self.symbols)
+        expr = guards.simpler(size.node.expr.xreplace(self.symbols), self.equal)
         return int(expr) if expr.is_Integer else expr
 
     # What comes from outside
@@ -191,7 +150,7 @@ class _Lowering:
         return float(expr) if made.dtype == torch.float64 else int(expr)
 
     def tensor_constant(self, node: torch.fx.Node) -> Value:
-        """A tensor made from Python's numbers: a constant if it has one element, else one more input."""
+        """A tensor made from Python's numbers: a constant if it is one number, else an input."""
         tensor = getattr(self.traced, str(node.target))
         if tensor.dim() == 0 and tensor.dtype in SUPPORTED:
             return self.builder.constant(tensor.item(), tensor.dtype)

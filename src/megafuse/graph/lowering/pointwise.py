@@ -15,8 +15,8 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 # One operand; integers become floats.
 FLOAT_UNARY = """
-    sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sigmoid tanh sin cos tan asin acos atan
-    sinh cosh asinh acosh atanh erf erfc erfinv lgamma digamma
+    sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sigmoid tanh sin cos tan asin acos
+    atan sinh cosh asinh acosh atanh erf erfc erfinv lgamma digamma
 """
 # One operand of any number's dtype; of integers and bools these are the operand itself.
 FLOAT_ONLY = ["floor", "ceil", "trunc", "round"]
@@ -224,23 +224,6 @@ def round_decimals(b: Builder, x: Value, decimals: Any = 0) -> Value:
     there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
     wide = b.wide(x)
     return b.demote(b.apply(back, b.apply("round", b.apply(there, wide, scale)), scale), x.dtype)
-
-
-@rule(aten.addcmul.default)
-def addcmul(b: Builder, x: Value, y: Value, z: Value, value: Operand = 1) -> Value:
-    dtype = b.out.dtype
-    product = b.apply("mul", y, z, dtype=dtype)
-    if not (isinstance(value, (int, float)) and value == 1):
-        product = b.apply("mul", product, value)
-    return b.apply("add", x, product, dtype=dtype)
-
-
-@rule(aten.addcdiv.default)
-def addcdiv(b: Builder, x: Value, y: Value, z: Value, value: Operand = 1) -> Value:
-    dtype = b.out.dtype
-    if not (isinstance(value, (int, float)) and value == 1):
-        y = b.apply("mul", y, value, dtype=dtype)
-    return b.apply("add", x, b.apply("div", y, z, dtype=dtype), dtype=dtype)
 
 
 @rule(aten.lerp.Scalar, aten.lerp.Tensor)

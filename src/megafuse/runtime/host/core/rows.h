@@ -198,7 +198,7 @@ class RowPlan {
     pack(launch.words, space_, request_.given.words, random, 1);
     launch.items = rows();
     launch.weight = cols();
-    launch.slots = threads;
+    if (sums_) launch.slots = threads;
     return launch;
   }
 

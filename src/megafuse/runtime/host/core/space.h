@@ -11,7 +11,7 @@
 
 namespace megafuse {
 
-constexpr int kMaxOperands = 12;  // registry/checks.py refuses ops with more
+constexpr int kMaxOperands = 24;  // registry/checks.py refuses ops with more
 constexpr int kMaxDims = 16;
 
 struct Operand {

@@ -1,0 +1,102 @@
+"""A cluster and what it stores → a Kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sympy
+
+from megafuse.codegen.body import Body, Term
+from megafuse.graph.affine import flat
+from megafuse.graph.body_builder import BodyBuilder
+from megafuse.graph.body_key import body_key
+from megafuse.graph.cluster import Cluster
+from megafuse.graph.ir import Size, Value
+from megafuse.graph.plan import Kernel, Operand, Tensor
+
+
+class Kernels:
+    """Makes the kernels of one plan; equal bodies are one."""
+
+    def __init__(self, name: str, rounds: bool, tensors: Mapping[Value, Tensor]) -> None:
+        self.name, self.rounds, self.tensors = name, rounds, tensors
+        self.bodies: dict[str, Body] = {}
+
+    def of(self, cluster: Cluster, stored: list[Value]) -> list[Kernel]:
+        """One kernel that writes all of them."""
+        builder = BodyBuilder(cluster, self.tensors)
+        elements: list[tuple[Term, Operand]] = []
+        rows: list[tuple[Term, Operand]] = []
+        row_axes = set(builder.axes[len(cluster.outer) :])
+        for value in stored:
+            at = cluster.coordinates[value]
+            term = self._stored_term(builder, value)
+            whole = not cluster.rows or _covers(at, row_axes, cluster)
+            (elements if whole else rows).append((term, self._store(builder, value)))
+        body = Body(
+            self.name,
+            tuple(builder.dtypes),
+            tuple(term for term, _ in elements),
+            tuple(term for term, _ in rows),
+            scalars=len(builder.words),
+            rounds=self.rounds,
+            about=_about(stored),
+        )
+        shape = cluster.shape
+        if cluster.rows > 1:
+            shape = (*cluster.outer, sympy.prod(shape[len(cluster.outer) :]))
+        kernel = Kernel(
+            self._shared(body),
+            shape,
+            [operand for _, operand in elements],
+            builder.operands,
+            [operand for _, operand in rows],
+            builder.words,
+            stored,
+        )
+        _count_bytes(kernel, builder)
+        return [kernel]
+
+    def _shared(self, body: Body) -> Body:
+        """The body itself, under a name of its own, or the equal one from before."""
+        key = body_key(body)
+        if key not in self.bodies:
+            if self.bodies:
+                body.name = f"{self.name}_{len(self.bodies) + 1}"
+            self.bodies[key] = body
+        return self.bodies[key]
+
+    def _stored_term(self, builder: BodyBuilder, value: Value) -> Term:
+        return builder.build(value, builder.cluster.coordinates[value])
+
+    def _store(self, builder: BodyBuilder, value: Value) -> Operand:
+        tensor = self.tensors[value]
+        at = builder.cluster.coordinates[value]
+        found = builder.walk(flat(at, tensor.strides, tensor.offset))
+        assert found is not None, f"{value.name} cannot be written by strides"
+        return Operand(tensor.buffer, found[1], found[0])
+
+
+def _covers(at: tuple[sympy.Expr, ...], axes: set[sympy.Symbol], cluster: Cluster) -> bool:
+    """Whether a value has an element for each of the row's, not one for the row."""
+    used = {symbol for place in at for symbol in place.free_symbols}
+    wide = {i for i, n in zip(cluster.axes, cluster.shape, strict=True) if n != 1}
+    return bool(used & axes) or not wide & axes
+
+
+def _about(stored: list[Value]) -> list[str]:
+    lines = dict.fromkeys(v.origin.text.strip() for v in stored if v.origin.text)
+    return list(lines)
+
+
+def _count_bytes(kernel: Kernel, builder: BodyBuilder) -> None:
+    def moved(operand: Operand) -> Size:
+        if operand.buffer is None:
+            return 0
+        sizes = [n for n, s in zip(kernel.shape, operand.strides, strict=True) if s != 0]
+        return sympy.prod(sizes) * operand.buffer.dtype.itemsize
+
+    kernel.bytes_written = sum(map(moved, (*kernel.outputs, *kernel.row_outputs)))
+    kernel.bytes_read = sum(map(moved, kernel.inputs))
+    for tensor, _ in builder.fetches:
+        kernel.bytes_read += sympy.prod(tensor.shape) * tensor.buffer.dtype.itemsize

@@ -1,0 +1,263 @@
+"""A graph cut into kernels and calls: partition(graph) is a Plan.
+
+stages.py       reductions as kernels have them: over the last dimensions, or by the library
+storage.py      what must lie in memory
+reads.py        what a value reads, seen through views
+clusters.py     who shares a kernel
+here            what else is stored, and the steps in order
+body_builder.py a cluster's values as a Body over operands
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from megafuse.graph.affine import contiguous
+from megafuse.graph.cluster import Cluster
+from megafuse.graph.clusters import Clusters
+from megafuse.graph.cost import Device, moves, recomputes
+from megafuse.graph.ir import Extern, Graph, Number, Reduce, Result, Size, Value, axis
+from megafuse.graph.kernels import Kernels
+from megafuse.graph.numbers import number_of
+from megafuse.graph.plan import Buffer, Call, Cut, Kernel, Plan, Tensor
+from megafuse.graph.reads import Cone, Reads, is_memory
+from megafuse.graph.stages import Stages, library_call
+from megafuse.graph.storage import Storage, base_of, tensor_arguments, view_strides
+
+
+def partition(
+    graph: Graph,
+    name: str = "fused",
+    device: Device = "cpu",
+    fresh: Collection[int] = (),
+    rounds: bool = False,
+) -> Plan:
+    """The plan of a graph. `name` is the function's; `fresh` are the outputs that eager copied, so
+    that they must not be views of arguments; `rounds`: rounding="eager"."""
+    return _Partition(graph, name, device, fresh, rounds).plan()
+
+
+class _Partition:
+    def __init__(
+        self, graph: Graph, name: str, device: Device, fresh: Collection[int], rounds: bool
+    ) -> None:
+        stages = Stages(graph, _live(graph))
+        self.graph, self.values, self.device = stages.graph, stages.values, device
+        storage = Storage(self.graph, self.values, fresh)
+        for reduction in stages.calls:
+            storage.argument(reduction.operands[0])
+        self.stored = storage.strides
+        self.calls: set[Value] = set(stages.calls)
+        self.reads = Reads(self.values, set(self.stored), self.calls)
+        self.clusters = Clusters(self.values, self.reads, self.stored, self.calls)
+        self._store_what_others_read()
+        self.tensors: dict[Value, Tensor] = {}
+        self.arguments = self._arguments()
+        self.kernels = Kernels(name, rounds, self.tensors)
+
+    # What is stored
+
+    def _store_what_others_read(self) -> None:
+        """A member that another kernel reads is stored, unless that computes it anew."""
+        readers: dict[Value, set[int]] = {}
+        for cluster in self.clusters.live():
+            for value in cluster.sources:
+                readers.setdefault(value, set()).add(cluster.number)
+        cones: dict[Value, Cone] = {}
+        for value in self.values:
+            if value not in self.clusters.of or value not in self.reads.solid:
+                continue
+            cluster = self.clusters.of[value]
+            if cluster.call or is_memory(value):
+                continue
+            cone = cones[value] = self._whole_cone(value, cones)
+            others = readers.get(value, set()) - {cluster.number}
+            if value in self.stored or not others:
+                continue
+            if not self._is_made_anew(value, cone, others):
+                self.stored[value] = None
+
+    def _is_made_anew(self, value: Value, cone: Cone, others: set[int]) -> bool:
+        """Whether those who read it compute it themselves."""
+        if cone.reduces:
+            return False
+        own, moved = value.dtype.itemsize, cone.bytes(value)
+        if len(others) == 1 and self._is_read_once(value):
+            return moves(cone.cost, moved, own)
+        return recomputes(self.device, cone.cost, moved, own, len(others))
+
+    def _is_read_once(self, value: Value) -> bool:
+        """Whether there is one reader, of each element once."""
+        readers = [r for r in self.reads.readers.get(value, ()) if r[0] in self.clusters.of]
+        if len(readers) != 1:
+            return False
+        ((reader, read),) = readers
+        if read.at is None or isinstance(reader, Reduce):
+            return False
+        used = {symbol for place in read.at for symbol in place.free_symbols}
+        return all(size == 1 or axis(d) in used for d, size in enumerate(reader.shape))
+
+    def _whole_cone(self, value: Value, cones: dict[Value, Cone]) -> Cone:
+        """What it takes to compute the value from memory."""
+        cone = self.reads.cones[value]
+        cost, leaves, reduces = cone.cost, set(), cone.reduces
+        for leaf in cone.leaves:
+            below = cones.get(leaf)
+            if below is None or leaf in self.stored:
+                leaves.add(leaf)
+            else:
+                cost += below.cost
+                leaves |= below.leaves
+                reduces |= below.reduces
+        return Cone(cost, frozenset(leaves), reduces)
+
+    # Memory
+
+    def _arguments(self) -> list[Buffer | None]:
+        found: list[Buffer | None] = []
+        for value in self.graph.inputs:
+            if isinstance(value, Number):
+                found.append(None)
+                continue
+            buffer = Buffer(value.dtype, value.shape, value.strides, value.position, value.name)
+            self.tensors[value] = Tensor(buffer, value.shape, value.strides)
+            found.append(buffer)
+        return found
+
+    def _allocate(self, value: Value) -> Tensor:
+        strides = self.stored.get(value) or contiguous(value.shape)
+        if isinstance(value, Result):
+            strides = value.strides
+        buffer = Buffer(value.dtype, value.shape, strides, name=value.name)
+        made = self.tensors[value] = Tensor(buffer, value.shape, strides)
+        return made
+
+    def tensor(self, value: Value) -> Tensor:
+        """What is stored, or a view of it."""
+        if value in self.tensors:
+            return self.tensors[value]
+        base, at = base_of(value)
+        tensor = self.tensors[base]
+        found = view_strides(tensor.strides, value, at)
+        assert found is not None, f"{value.name} is no view of {base.name}"
+        return Tensor(tensor.buffer, value.shape, found[0], tensor.offset + found[1])
+
+    # Steps
+
+    def plan(self) -> Plan:
+        steps: list[Kernel | Call] = []
+        members: dict[Cluster, list[Value]] = {}
+        for value in self.values:
+            if value in self.clusters.of:
+                members.setdefault(self.clusters.of[value], []).append(value)
+        for cluster in self._ordered():
+            if cluster.call:
+                steps += self._call(members[cluster])
+                continue
+            stored = [v for v in members[cluster] if v in self.stored]
+            for value in stored:
+                self._allocate(value)
+            if stored:
+                steps += self.kernels.of(cluster, stored)
+        places = zip(self.graph.outputs, self.graph.strides, strict=True)
+        outputs = [self._output(value, strides is None) for value, strides in places]
+        return Plan(self.arguments, steps, outputs, self._cuts())
+
+    def _cuts(self) -> list[Cut]:
+        """A reason for each value that a kernel reads from memory though another step made it."""
+        found: dict[Value, Cut] = {}
+        for reader, cluster in self.clusters.of.items():
+            if cluster.call or reader not in self.reads.solid:
+                continue
+            for read in self.reads.of(reader):
+                source = self.clusters.of.get(read.value)
+                if source is None or source is cluster or read.value not in self.tensors:
+                    continue
+                reason = self.clusters.cuts.get(reader, "")
+                if source.call:
+                    reason = f"{_library_name(read.value)} is the library's"
+                found.setdefault(read.value, Cut(read.value, reader, reason))
+        for value in (v for v in self.values if isinstance(v, Extern)):
+            for arg in tensor_arguments(value):
+                base, _ = base_of(arg)
+                if base in self.clusters.of and base not in found:
+                    found[base] = Cut(base, value, f"{_library_name(value)} is the library's")
+        return list(found.values())
+
+    def _ordered(self) -> list[Cluster]:
+        """Each after those it reads from, else in the graph's order."""
+        clusters = {c.number: c for c in self.clusters.live()}
+        waits: dict[int, int] = {}
+        after: dict[int, list[int]] = {}
+        for number, cluster in clusters.items():
+            below = self.clusters.before(cluster)
+            waits[number] = len(below)
+            for earlier in below:
+                after.setdefault(earlier.number, []).append(number)
+        ready = [(clusters[n].first, n) for n, count in waits.items() if count == 0]
+        heapq.heapify(ready)
+        ordered = []
+        while ready:
+            _, number = heapq.heappop(ready)
+            ordered.append(clusters[number])
+            for later in after.get(number, ()):
+                waits[later] -= 1
+                if waits[later] == 0:
+                    heapq.heappush(ready, (clusters[later].first, later))
+        assert len(ordered) == len(clusters), "the clusters make a cycle"
+        return ordered
+
+    def _call(self, members: list[Value]) -> list[Call]:
+        value = members[0]
+        if isinstance(value, Reduce):
+            return library_call(value, self.tensor(value.source), self._allocate(value))
+        assert isinstance(value, Extern)
+        tensors = set(tensor_arguments(value))
+        args, kwargs = pytree.tree_map(
+            lambda arg: self._argument(arg, tensors), (value.args, value.kwargs)
+        )
+        count = len(value.target._schema.returns)
+        writes: list[Buffer | None] = [None] * max(count, 1)
+        for result in value.results:
+            if result in self.clusters.of:
+                while len(writes) <= result.number:
+                    writes.append(None)
+                writes[result.number] = self._allocate(result).buffer
+        return [Call(value.target, tuple(args), kwargs, writes, value)]
+
+    def _argument(self, arg: Any, tensors: set[Value]) -> Any:
+        if not isinstance(arg, Value):
+            return arg
+        if arg in tensors:
+            return self.tensor(arg)
+        number = number_of(arg)
+        if number is None:
+            raise NotImplementedError(f"the library takes {arg.name} as a number")
+        return number
+
+    def _output(self, value: Value | None, is_number: bool) -> Tensor | Size | float | None:
+        if value is None:
+            return None
+        number = number_of(value) if is_number else None
+        return self.tensor(value) if number is None else number
+
+
+def _library_name(value: Value) -> str:
+    made = value.extern if isinstance(value, Result) else value
+    return str(made.target).removeprefix("aten.") if isinstance(made, Extern) else made.name
+
+
+def _live(graph: Graph) -> list[Value]:
+    """The values that outputs need, and what has an effect."""
+    alive: set[Value] = {out for out in graph.outputs if out is not None}
+    for value in reversed(graph.values):
+        schema = getattr(getattr(value, "target", None), "_schema", None)
+        if schema is not None and schema.is_mutable:
+            alive.add(value)
+        if value in alive:
+            alive.update(value.operands)
+    return [value for value in graph.values if value in alive]

@@ -1,0 +1,158 @@
+"""Which values must lie in memory, and how: outputs, and what is not read by generated kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from megafuse.graph.affine import (
+    Coordinates,
+    affine,
+    contiguous,
+    flat,
+    mapped,
+    same_strides,
+)
+from megafuse.graph.coordinates import identity
+from megafuse.graph.ir import (
+    Constant,
+    Coordinate,
+    Extern,
+    Gather,
+    Graph,
+    Input,
+    Number,
+    Result,
+    Size,
+    Value,
+    View,
+    axis,
+)
+from megafuse.graph.reads import is_memory
+
+Strides = tuple[Size, ...]
+
+
+def base_of(value: Value) -> tuple[Value, Coordinates]:
+    """What a view is of in the end, and where in that."""
+    at: Coordinates = identity(value.shape)
+    shape = value.shape
+    while isinstance(value, View):
+        at = mapped(value.at, at, shape)
+        value = value.source
+    return value, at
+
+
+def is_free(value: Value) -> bool:
+    """Out of nothing: no memory holds it unless somebody asks."""
+    return isinstance(value, (Constant, Number, Coordinate))
+
+
+def tensor_arguments(value: Extern) -> Iterator[Value]:
+    """The values that the operation takes as tensors (others it takes as numbers)."""
+    schema = getattr(value.target, "_schema", None)
+    listed = schema.arguments if schema is not None else []
+    kinds = {argument.name: str(argument.type) for argument in listed}
+    for k, arg in enumerate(value.args):
+        kind = str(listed[k].type) if k < len(listed) else "Tensor"
+        yield from _tensors_in(arg, kind)
+    for name, arg in value.kwargs.items():
+        yield from _tensors_in(arg, kinds.get(name, "Tensor"))
+
+
+def _tensors_in(arg: Any, kind: str) -> Iterator[Value]:
+    if isinstance(arg, Value):
+        if "Tensor" in kind:
+            yield arg
+    elif isinstance(arg, (list, tuple)):
+        for item in arg:
+            yield from _tensors_in(item, kind)
+
+
+class Storage:
+    """`strides` has every value that must be stored, with how it must lie (None: as suits).
+
+    `fresh` are the outputs that must not be views of arguments: eager made copies of these.
+    """
+
+    def __init__(self, graph: Graph, live: list[Value], fresh: Collection[int]) -> None:
+        self.strides: dict[Value, Strides | None] = {}
+        outputs = zip(graph.outputs, graph.strides, strict=True)
+        for place, (value, strides) in enumerate(outputs):
+            if value is None or strides is None:
+                continue
+            if not self.output(value, strides, place in fresh):
+                copy = View(value, identity(value.shape), dtype=value.dtype, shape=value.shape)
+                copy.name, copy.origin = f"{value.name}_copy", value.origin
+                self.strides[copy] = strides
+                live.append(copy)
+                graph.outputs[place] = copy
+        for value in live:
+            if isinstance(value, Extern):
+                for arg in tensor_arguments(value):
+                    self.argument(arg)
+            elif isinstance(value, Gather) and any(isinstance(a, Value) for a in value.at):
+                base, _ = base_of(value.source)
+                if not is_memory(base) and not is_free(base):
+                    self.strides.setdefault(base, None)
+
+    def output(self, value: Value, strides: Strides, fresh: bool) -> bool:
+        """Sees to it that the output lies so; False if that takes a copy of what is there."""
+        base, at = base_of(value)
+        if is_free(base):
+            return self.demand(value, strides)
+        if isinstance(base, (Input, Result)):
+            seen = view_strides(base.strides, value, at)
+            copies = isinstance(base, Input) and fresh
+            if copies or seen is None or not same_strides(seen[0], strides, value.shape):
+                return not is_memory(value) and self.demand(value, strides)
+            return True
+        known = self.strides.get(base)
+        choices = [known] if known is not None else _layouts(base, value, at, strides)
+        for layout in choices:
+            seen = view_strides(layout, value, at)
+            if seen is not None and same_strides(seen[0], strides, value.shape):
+                self.strides[base] = layout
+                return True
+        return self.demand(value, strides)
+
+    def demand(self, value: Value, strides: Strides) -> bool:
+        """Stored itself, unless it is already and lies otherwise."""
+        known = self.strides.get(value)
+        if known is None:
+            self.strides[value] = known = strides
+        return same_strides(known, strides, value.shape)
+
+    def argument(self, value: Value) -> None:
+        base, at = base_of(value)
+        if is_free(base):
+            self.strides.setdefault(value, None)
+            return
+        layout: Strides = contiguous(base.shape)
+        if isinstance(base, (Input, Result)):
+            layout = base.strides
+        elif self.strides.get(base) is not None:
+            layout = self.strides[base] or layout
+        if view_strides(layout, value, at) is None:
+            self.strides.setdefault(value, None)
+        elif not is_memory(base):
+            self.strides.setdefault(base, None)
+
+
+def _layouts(base: Value, value: Value, at: Coordinates, strides: Strides) -> list[Strides]:
+    """How the base could lie so that its view lies as demanded."""
+    found = [contiguous(base.shape)]
+    places = {axis(dim): stride for dim, stride in enumerate(strides)}
+    turned: list[Size] = []
+    for place, size in zip(at, base.shape, strict=True):
+        turned.append(places.get(place, 0 if size == 1 else None))
+    if None not in turned and len(value.shape) >= sum(size != 1 for size in base.shape):
+        found.insert(0, tuple(turned))
+    return found
+
+
+def view_strides(strides: Strides, value: Value, at: Coordinates) -> tuple[Strides, Size] | None:
+    """Strides and offset of a view of memory that lies so; None if no strides say that."""
+    axes = [axis(dim) for dim in range(len(value.shape))]
+    found = affine(flat(at, strides), axes)
+    return None if found is None else (tuple(found[1]), found[0])

@@ -1,0 +1,1 @@
+"""The compiler's front end: capture, lowering, passes over the IR, all held against eager."""
