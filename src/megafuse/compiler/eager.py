@@ -50,12 +50,10 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
 
 class _Counting(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.traffic = Traffic()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if _works(func) and _tensors(result):
             tensors = [*_tensors((args, kwargs)), *_tensors(result)]

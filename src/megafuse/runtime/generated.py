@@ -72,7 +72,9 @@ def kernel(
     return cubin, made.symbol, *how
 
 
-def cuda_launch(body: Body, walks: tuple[str, ...], row_vectors: int, vector: int) -> RowLaunch | None:
+def cuda_launch(
+    body: Body, walks: tuple[str, ...], row_vectors: int, vector: int
+) -> RowLaunch | None:
     """How a row-wise CUDA kernel is launched."""
     if not body.row_wise:
         return None
