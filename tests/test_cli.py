@@ -54,7 +54,7 @@ def test_unknown_command_suggests_one(capsys):
     assert cli.main(["xyzzy"]) == 2
     said = capsys.readouterr().err
     assert "Did you mean" not in said
-    assert "doctor, demo, tutorial, learn, bench, report, cache, ops" in said
+    assert "doctor, demo, tutorial, learn, bench, report, fuse, cache, ops" in said
 
 
 def test_unknown_option_is_an_error(capsys):
@@ -87,7 +87,10 @@ def test_cache_shows_and_clears(capsys, empty_cache):
     empty_cache.chmod(0o700)
     (entry / "kernel.so").write_bytes(b"x" * 1000)
     assert cli.main(["cache"]) == 0
-    assert capsys.readouterr().out == f"{empty_cache}\n1 entry, 0.0 MB\n"
+    place, total, kinds = capsys.readouterr().out.splitlines()
+    assert place == str(empty_cache)
+    assert total == "1 entry, 0.0 MB (at most 2000.0 MB)"
+    assert kinds.split()[:3] == ["CPU", "kernels", "1"]
     assert cli.main(["cache", "--clear"]) == 0
     assert "removed 1 entry" in capsys.readouterr().out
     assert not entry.exists()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from megafuse import nn, reference
+from megafuse.compiler import Fused, fuse
 from megafuse.doctor import doctor
 from megafuse.ops import BROKEN, OPS
 from megafuse.runtime.fp32_matmul import get_fp32_matmul, set_fp32_matmul
@@ -45,8 +46,10 @@ globals().update({name: op.fused for name, op in OPS.items()})
 
 __all__ = [
     "OPS",
+    "Fused",
     "bench",
     "doctor",
+    "fuse",
     "get_fp32_matmul",
     "nn",
     "reference",

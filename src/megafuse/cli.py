@@ -6,6 +6,7 @@ import argparse
 import difflib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from io import TextIOWrapper
 
@@ -18,6 +19,7 @@ examples:
   megafuse learn             exercises, checked as you solve them
   megafuse bench             eager, torch.compile and fused, side by side
   megafuse report a.json     a page with plots, of what `bench --json` wrote
+  megafuse fuse a.py:f --shape 64x512     the kernels of a function of yours
   megafuse ops               every op, its formula and its dtypes
   megafuse ops softmax       one op whole: its shapes, its cost, its code
   megafuse cache --clear     remove all compiled kernels
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """The parser, and those of its commands by name."""
-    from megafuse import __version__
+    from megafuse import __version__, fuse_command
     from megafuse.bench import command, report
     from megafuse.learn import demo
     from megafuse.learn.exercises import command as exercises
@@ -95,7 +97,11 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     report.add_arguments(page)
     page.set_defaults(run=report.run)
 
-    kept = commands.add_parser("cache", help="where compiled kernels are, how many, how large")
+    fused = commands.add_parser("fuse", help="the kernels that a function of yours becomes")
+    fuse_command.add_arguments(fused)
+    fused.set_defaults(run=fuse_command.run)
+
+    kept = commands.add_parser("cache", help="what is compiled: where, how many, how large, last used")
     kept.add_argument("--clear", action="store_true", help="remove them all")
     kept.set_defaults(run=_cache)
 
@@ -138,12 +144,47 @@ def _cache(parsed: argparse.Namespace) -> int:
         if parsed.clear:
             print(f"removed {_entries(cache.clear())} from {cache.directory()}")
         else:
-            entries, size = cache.size()
-            print(f"{cache.directory()}\n{_entries(entries)}, {size / 1e6:.1f} MB")
+            print(_contents())
     except cache.CacheError as error:
         print(f"megafuse: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+_KINDS = {
+    "kernel.so": "CPU kernels",
+    "kernel.cubin": "GPU kernels",
+    "megafuse_host.so": "host runtimes",
+    "failure.json": "failed builds",
+}
+
+
+def _contents() -> str:
+    """Place, size and limit of the cache; then each kind of entry, and when it was used."""
+    from megafuse.runtime import cache, cache_limit
+
+    found: dict[str, list[cache_limit.Entry]] = {}
+    for entry in cache_limit.listed():
+        kind = next((_KINDS[name] for name in entry.files if name in _KINDS), "others")
+        found.setdefault(kind, []).append(entry)
+    count, total = sum(map(len, found.values())), sum(e.bytes for es in found.values() for e in es)
+    limit = cache_limit.limit()
+    most = "no limit" if limit is None else f"at most {limit / 1e6:.1f} MB"
+    lines = [str(cache.directory()), f"{_entries(count)}, {total / 1e6:.1f} MB ({most})"]
+    for kind in (*_KINDS.values(), "others"):
+        entries = found.get(kind)
+        if entries:
+            size = sum(entry.bytes for entry in entries)
+            first, last = (f(e.used for e in entries) for f in (min, max))
+            lines.append(
+                f"  {kind:<13} {len(entries):>6} {size / 1e6:>9.1f} MB   "
+                f"used {_day(first)} to {_day(last)}"
+            )
+    return "\n".join(lines)
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(seconds))
 
 
 def _entries(count: int) -> str:

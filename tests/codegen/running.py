@@ -13,7 +13,7 @@ from torch import Tensor
 
 from codegen.bodies import DTYPES
 from megafuse.codegen.body import Body
-from megafuse.codegen.generated import generated, source
+from megafuse.codegen.generated import SHORT, generated, source
 from megafuse.runtime import build
 
 
@@ -44,20 +44,44 @@ def run(
     across: bool = False,
     outputs: Sequence[Tensor] | None = None,
     parts: int = 1,
+    short: bool | None = None,
+    summed: Sequence[int] = (),
 ) -> list[Tensor]:
-    """The outputs of `body` over an index space of this shape; the inputs broadcast into it."""
-    if outputs is None:
+    """The outputs of `body` over an index space of this shape; the inputs broadcast into it.
+
+    `short`: rows side by side; None where they are short. `summed` outputs are summed over rows, in
+    fp64, with a row of partial sums for each part.
+    """
+    outputs = list(outputs or [])
+    if not outputs:
         outputs = [poisoned(shape, term.dtype) for term in body.outputs]
         outputs += [poisoned([*shape[:-1], 1], term.dtype) for term in body.row_outputs]
+    for i in summed:
+        outputs[i] = torch.zeros(parts, shape[-1], dtype=torch.float64)
     operands = [*outputs, *inputs]
-    strides = [_strides(given, shape) for given in operands]
+    strides = [
+        _strides(given, shape) if i not in summed else () for i, given in enumerate(operands)
+    ]
+    for i in summed:
+        strides[i] = (*([0] * (len(shape) - 2)), shape[-1], 1)
     made = len(outputs)
     walks = [
         "w" if made > i >= len(body.outputs) else _walk(given, stride, shape, across and i >= made)
         for i, (given, stride) in enumerate(zip(operands, strides, strict=True))
     ]
+    for i in summed:
+        walks[i] = "r"
+    if short is None:
+        short = body.row_wise and shape[-1] <= SHORT
     kernel = generated(
-        body, "cpu", len(shape), tuple(walks[:made]), tuple(walks[made:]), across=across
+        body,
+        "cpu",
+        len(shape),
+        tuple(walks[:made]),
+        tuple(walks[made:]),
+        across=across,
+        short_rows=short,
+        sums="Double",
     )
     library = ctypes.CDLL(str(build.cpu_object(source(kernel), body.name)))
     numel = 1
@@ -73,11 +97,10 @@ def run(
     if body.row_wise and not shape[-1]:
         total = 0
     edges = [total * part // parts for part in range(parts + 1)]
-    for begin, end in itertools.pairwise(edges):
-        getattr(library, kernel.symbol)(
-            packed, ctypes.c_int64(begin), ctypes.c_int64(end), ctypes.c_int64(0)
-        )
-    return list(outputs)
+    for part, (begin, end) in enumerate(itertools.pairwise(edges)):
+        numbers = [ctypes.c_int64(number) for number in (begin, end, part)]
+        getattr(library, kernel.symbol)(packed, *numbers)
+    return [out.sum(0) if i in summed else out for i, out in enumerate(outputs)]
 
 
 def poisoned(shape: Sequence[int], dtype: str) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from codegen.bodies import DTYPES, cast, load, number, op, written
+from codegen.bodies import DTYPES, cast, load, number, op, over_row, written
 from codegen.judging import check
 from codegen.running import Index, Number, run
 from codegen.test_prims import BODIES
@@ -163,6 +163,19 @@ def test_names_are_valid_and_unique() -> None:
     assert "const float exp_2 = exp(self_w_0);" in text
 
 
+def test_a_function_may_be_called_like_a_type_of_ours() -> None:
+    x = torch.randn(9, 5)
+    (got,) = run(Body("sum", ("Float",), (), (over_row("sum", load(0)),)), [x], [9, 5])
+    torch.testing.assert_close(got, x.sum(-1, keepdim=True))
+
+
+def test_a_line_that_goes_on_stays_a_comment() -> None:
+    x = torch.randn(9)
+    term = op("exp", load(0), name="y", line="y = \\")
+    (got,) = run(Body("f", ("Float",), (op("mul", term, term),)), [x], [9])
+    torch.testing.assert_close(got, x.exp() ** 2)
+
+
 @needs_nvrtc
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_cuda_sources_compile(arch: str) -> None:
@@ -188,6 +201,7 @@ def test_cuda_sources_compile(arch: str) -> None:
 
 
 @needs_nvrtc
+@pytest.mark.slow
 def test_every_primitive_compiles_for_cuda() -> None:
     for dtype, names in BODIES.values():
         operands = PRIMS[names[0]].operands

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from codegen.bodies import DTYPES, NAMES, load, op, over_row, written
+from codegen.bodies import DTYPES, NAMES, cast, load, number, op, over_row, written
 from codegen.judging import check
-from codegen.row_bodies import CASES
+from codegen.row_bodies import CASES, result
 from codegen.running import Index, run
 from megafuse.codegen.body import Body, Fetched
 from megafuse.codegen.functor import functor_text
@@ -30,10 +30,10 @@ def drawn(name: str, dtype: str, rows: int, cols: int) -> list[Tensor]:
     return [torch.randn(shape, dtype=torch.float64).to(DTYPES[dtype]) for shape in shapes]
 
 
-def compare(name: str, dtype: str, inputs: list[Tensor]) -> None:
+def compare(name: str, dtype: str, inputs: list[Tensor], short: bool | None = None) -> None:
     case = CASES[name]
     shape = inputs[0].shape
-    results = run(case.body(dtype), inputs, shape, [float(shape[-1])], parts=2)
+    results = run(case.body(dtype), inputs, shape, [float(shape[-1])], parts=2, short=short)
     eager = case.eager(*inputs)
     exact = case.eager(*(t.double() for t in inputs))
     for i, got in enumerate(results):
@@ -52,6 +52,15 @@ def compare(name: str, dtype: str, inputs: list[Tensor]) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_rows_of_every_length(name: str, cols: int) -> None:
     compare(name, "Float", drawn(name, "Float", 5 if cols < 10_000 else 2, cols))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_short_rows_one_by_one_and_side_by_side(name: str) -> None:
+    for rows in (1, 31, 70):
+        for cols in (1, 3, 8, 29, 63):
+            inputs = drawn(name, "Float", rows, cols)
+            compare(name, "Float", inputs, short=False)
+            compare(name, "Float", inputs, short=True)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -132,6 +141,41 @@ def test_a_loss_takes_one_element_of_its_row() -> None:
     torch.testing.assert_close(got[:, 0], want)
 
 
+def rms_norm_backward(dtype: str) -> Body:
+    """The gradients of x, and of weight before it is summed over rows."""
+    wide = "Double" if dtype == "Double" else "Float"
+    grad, x, weight, scale = (cast(load(i, dtype), wide) for i in range(4))
+    g, h = op("mul", grad, weight, name="g"), op("mul", x, scale, name="h")
+    count = cast(number(0, name="n"), wide)
+    shared = op("div", over_row("sum", op("mul", g, h)), count, name="shared")
+    dx = op("mul", scale, op("sub", g, op("mul", h, shared)), name="dx")
+    outputs = (result(dx, dtype), op("mul", grad, h, name="dw"))
+    return Body("rms_norm_backward", (dtype,) * 4, outputs, scalars=1)
+
+
+@pytest.mark.parametrize("cols", [5, 63, 64, 300, 3001])
+def test_results_summed_over_rows(cols: int) -> None:
+    grad, x, weight = torch.randn(77, cols), torch.randn(77, cols), torch.randn(cols)
+    scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+    inputs = [grad, x, weight, scale]
+    body = rms_norm_backward("Float")
+    dx, dw = run(body, inputs, [77, cols], [float(cols)], parts=3, summed=[1])
+    leaves = [t.double().requires_grad_() for t in (x, weight)]
+    out = CASES["rms_norm"].eager(*leaves)[0]
+    want = torch.autograd.grad(out, leaves, grad.double())
+    torch.testing.assert_close(dx.double(), want[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(dw, want[1], rtol=1e-5, atol=1e-5)
+
+
+def test_rounding_after_a_sum_too() -> None:
+    x = torch.randn(40, 100).bfloat16()
+    total = over_row("sum", load(0, "BFloat16"))
+    body = Body("centred", ("BFloat16",), (op("sub", load(0, "BFloat16"), total),), rounds=True)
+    (got,) = run(body, [x], [40, 100])
+    apart = (got != x - x.sum(-1, keepdim=True)).double().mean()
+    assert apart < 0.1  # a sum in another order may round the other way
+
+
 def test_what_is_dear_is_kept() -> None:
     phases = Phases(CASES["softmax"].body("Float"))
     assert [(term.name, step) for term, step in phases.kept.items()] == [("e", 1)]
@@ -160,6 +204,17 @@ def test_cuda_sources_compile(arch: str) -> None:
             )
             cubin = nvrtc.compile_cubin(source(kernel), arch, [sources.KERNELS], contract=True)
             assert cubin, name
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("cols", [24, 4096, 200_000])
+def test_sums_over_rows_compile_for_cuda(cols: int) -> None:
+    body = rms_norm_backward("Float")
+    phases = Phases(body)
+    inputs = tuple(Operand("Float", walk) for walk in "cccb")
+    launch = row_launch(inputs, phases.held, phases.kept_bytes, cols, 4, sums=1)
+    kernel = generated(body, "cuda", 2, ("c", "r"), tuple("cccb"), vector=4, launch=launch)
+    assert nvrtc.compile_cubin(source(kernel), "sm_80", [sources.KERNELS], contract=True)
 
 
 def test_rows_are_held_where_they_fit() -> None:

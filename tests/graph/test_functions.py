@@ -32,7 +32,7 @@ def test_exact(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if s.gradients], ids=str)
-@pytest.mark.parametrize("dtype", (torch.float32, torch.float64), ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_backward(sample: Sample, dtype: torch.dtype) -> None:
     _, got, want = compare.gradients(sample.function, *sample.drawn(dtype, gradients=True))
     assert len(got) == len(want)

@@ -11,6 +11,8 @@ from megafuse.codegen.shape import ONE_SHOT, Shape
 from megafuse.codegen.variant import BYTES, STORAGE, Operand
 from megafuse.codegen.writer import wrapped
 
+SHORT = 63  # columns: kMost of kernels/graph_short_rows_cpu.h
+
 
 @dataclass(frozen=True)
 class Generated:
@@ -31,6 +33,8 @@ class Generated:
     wide_index: bool = False
     across: bool = False  # pointwise: vectors are cut across rows
     row_wise: bool = False
+    rounds: bool = False  # after every primitive, as eager does
+    short_rows: bool = False  # row-wise on the CPU: up to SHORT columns, many rows side by side
     launch: RowLaunch | None = None  # row-wise on CUDA
 
     @property
@@ -39,8 +43,9 @@ class Generated:
 
     @property
     def contracts(self) -> bool:
-        """Whether a*b+c is rounded once (see Variant.contracts)."""
-        return self.row_wise
+        """Whether a*b+c is rounded once (see Variant.contracts): not where eager's bits are asked
+        for."""
+        return self.row_wise and not self.rounds
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -57,11 +62,20 @@ def generated(
     vector: int = 1,
     wide_index: bool = False,
     across: bool = False,
+    short_rows: bool = False,
     launch: RowLaunch | None = None,
+    sums: str = "Float",
 ) -> Generated:
-    """The kernel of `body` whose operands walk so, a letter for each of outputs and inputs."""
+    """The kernel of `body` whose operands walk so, a letter for each of outputs and inputs.
+
+    Outputs with walk 'r' are summed over rows: partial sums of dtype `sums`, one row of them for
+    each thread (CPU, where they must begin as 0) or block (CUDA), stride 1 apart.
+    """
     results = [*enumerate(body.outputs), *enumerate(body.row_outputs)]
-    made = [Operand(term.dtype, walk, i) for walk, (i, term) in zip(outputs, results, strict=True)]
+    made = [
+        Operand(sums if walk == "r" else term.dtype, walk, i)
+        for walk, (i, term) in zip(outputs, results, strict=True)
+    ]
     read = [Operand(dtype, walk) for walk, dtype in zip(inputs, body.inputs, strict=True)]
     return Generated(
         name=body.name,
@@ -75,6 +89,8 @@ def generated(
         wide_index=wide_index,
         across=across,
         row_wise=body.row_wise,
+        rounds=body.rounds,
+        short_rows=short_rows,
         launch=launch,
     )
 
@@ -95,6 +111,8 @@ def source(kernel: Generated) -> str:
     """The whole translation unit."""
     run = _cuda(kernel) if kernel.device == "cuda" else _cpu(kernel)
     driver = "graph_rows" if kernel.row_wise else "pointwise"
+    if kernel.short_rows:
+        driver = "graph_short_rows"
     return (
         f'#include "prims.h"\n#include "{driver}_{kernel.device}.h"\n\n'
         f"{kernel.definition}\n{_kernel_type(kernel)}\n{run}"
@@ -118,11 +136,12 @@ def _kernel_type(kernel: Generated) -> str:
 
 def _cpu(kernel: Generated) -> str:
     across = str(kernel.across).lower()
-    driver = "GraphRowsCpu<Kernel>" if kernel.row_wise else f"PointwiseCpu<Kernel, {across}>"
+    rows = "GraphShortRowsCpu" if kernel.short_rows else "GraphRowsCpu"
+    driver = f"{rows}<Kernel>" if kernel.row_wise else f"PointwiseCpu<Kernel, {across}>"
     return (
         f'extern "C" void {kernel.symbol}(const mf::u64* words, mf::i64 begin, mf::i64 end,\n'
         f"    [[maybe_unused]] mf::i64 slot) {{\n"
-        f"  mf::{driver}(words).run(begin, end);\n}}\n"
+        f"  mf::{driver}(words{', slot' if kernel.row_wise else ''}).run(begin, end);\n}}\n"
     )
 
 

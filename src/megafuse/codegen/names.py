@@ -20,6 +20,10 @@ mf half bfloat16 i8 i16 i32 i64 u8 u16 u32 u64 select min max fma fetch get to r
 infinity cast terms fold keep results row_results steps held row kept found word scalars random
 typed linux unix main
 """
+_TYPES = """
+Typed Tuple Step Nothing Row Kept RowField Sum Product Largest Smallest ArgLargest ArgSmallest Any
+All
+"""
 _RESERVED = frozenset([*_KEYWORDS.split(), *_TAKEN.split(), *PRIMS])
 
 
@@ -32,7 +36,8 @@ def identifier(text: str) -> str:
 
 def type_name(text: str) -> str:
     """The same as a type is called: `gated_norm` becomes `GatedNorm`."""
-    return "".join(part[:1].upper() + part[1:] for part in identifier(text).split("_"))
+    name = "".join(part[:1].upper() + part[1:] for part in identifier(text).split("_"))
+    return f"{name}Kernel" if name in _TYPES.split() else name
 
 
 class Names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from megafuse.codegen.body import Reduced, Term, arguments
-from megafuse.codegen.expression import Text, as_stored, register
+from megafuse.codegen.expression import Text, as_stored, register, storage
 from megafuse.codegen.row_phases import Phases
 from megafuse.codegen.scope import Scope, default_name
 from megafuse.codegen.writer import Lines
@@ -41,6 +41,8 @@ class _RowWriter:
         self.lines.add(f"static constexpr u32 held = {bits};")
         self._keeps()
         self._struct("Row", self.row)
+        kinds = {register(term.dtype) for term in self.row}
+        self.lines.add(f"using RowField = {kinds.pop() if len(kinds) == 1 else 'Nothing'};")
         if self.kept:
             self._struct("Kept", self.kept)
         else:
@@ -119,13 +121,20 @@ class _RowWriter:
         self.scope.enter(self._known(step, True))
         body = self.lines.inner()
         for k, reduction in enumerate(reductions):
-            self._found(reduction, body, f"get<{k}>(found)")
+            self._found(reduction, body, self._total(reduction, f"get<{k}>(found)"))
         for term in self.scope.order:
             if self.phases.uniform[term] and self.phases.level[term] == step + 1:
                 self._found(term, body)
         types = ", ".join(register(reduction.dtype) for reduction in reductions)
         state = ["Row& row", f"const Tuple<{types}>& found"]
         self._function("void", f"fold(Step<{step}>, ", state, None, body)
+
+    def _total(self, reduction: Reduced, text: str) -> str:
+        """A sum of 16-bit floats is in float, and rounded where the body says so."""
+        narrow = reduction.dtype in ("Half", "BFloat16") and reduction.kind in ("sum", "prod")
+        if narrow and self.scope.body.rounds:
+            return f"rounded<{storage(reduction.dtype)}>({text})"
+        return text
 
     def _found(self, term: Term, body: Lines, text: str | None = None) -> None:
         """What a step finds out about the row: a field, a variable, or text where it is used."""

@@ -24,24 +24,33 @@ class RowLaunch:
     threads: int
     rows: int
     whole: bool
+    blocks_per_processor: int = ONE_SHOT
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.threads * self.rows, self.rows, ONE_SHOT)
+        return Shape(self.threads * self.rows, self.rows, self.blocks_per_processor)
 
 
 def row_launch(
-    inputs: tuple[Operand, ...], held: frozenset[int], kept_bytes: int, cols: int, vector: int
+    inputs: tuple[Operand, ...],
+    held: frozenset[int],
+    kept_bytes: int,
+    cols: int,
+    vector: int,
+    sums: int = 0,
 ) -> RowLaunch:
     """For rows of `cols` elements in vectors of `vector`, which divides it.
 
     `held` are the inputs that more than one step needs, and `kept_bytes` what is kept of an element
     between steps. A thread takes 64 bytes of each input where the row is long enough, more where a
     block would not hold the row otherwise, and a warp has several rows where they are short.
+
+    `sums`: outputs that are summed over rows. A thread holds those of its columns, too, so a block
+    has one row at a time, and few blocks stay for all rows: each writes a row of partial sums.
     """
     vectors = max(-(-cols // vector), 1)
     stored = sum(BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk in "cs")
-    words = max((stored + kept_bytes) * vector / 4, 1)  # of a vector, in registers
+    words = max((stored + kept_bytes + 4 * sums) * vector / 4, 1)  # of a vector, in registers
     most = max(int(_REGISTERS / words), 1)
     widest = max((BYTES[o.dtype] for o in inputs if o.walk == "c"), default=4)
     wanted = min(max(64 // (widest * vector), 1), most)
@@ -49,7 +58,10 @@ def row_launch(
     threads = max(threads, min(8, _power_of_two(vectors)))  # neighbours read neighbours
     items = -(-vectors // threads)
     if items > most:
-        return RowLaunch(wanted, 512, 1, whole=False)
+        return RowLaunch(wanted, 512, 1, whole=False, blocks_per_processor=2)
+    if sums:
+        resident = max(1024 // threads, 1)
+        return RowLaunch(items, threads, 1, whole=True, blocks_per_processor=min(resident, 8))
     return RowLaunch(items, threads, max(_BLOCK // threads, 1), whole=True)
 
 

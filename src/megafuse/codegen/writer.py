@@ -33,9 +33,11 @@ class Lines:
         """Any other comment."""
         pad = " " * self._indent
         for line in text.splitlines():
-            self._lines += textwrap.wrap(
+            wrapped_lines = textwrap.wrap(
                 line, WIDTH, initial_indent=f"{pad}// ", subsequent_indent=f"{pad}//     "
-            ) or [f"{pad}//"]
+            )
+            # A backslash at the end would make a comment of the next line, too.
+            self._lines += [part.rstrip("\\ ") for part in wrapped_lines] or [f"{pad}//"]
 
     def open(self, text: str) -> None:
         self.add(text)

@@ -13,6 +13,8 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 
+from megafuse.compiler.fused import Rounding
+from megafuse.compiler.labels import name_inputs
 from megafuse.graph.capture import Captured, capture
 from megafuse.graph.clean import clean
 from megafuse.graph.ir import Graph
@@ -20,8 +22,6 @@ from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
 from megafuse.graph.plan import Plan
 from megafuse.graph.program import describe
-
-Rounding = Literal["fused", "eager"]
 
 
 class NotFused(Exception):
@@ -43,16 +43,23 @@ def compiled(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     rounding: Rounding,
+    device: torch.device | None = None,
 ) -> Compiled:
-    """Raises CaptureError where the function cannot be traced, NotFused where it should not be."""
+    """Raises CaptureError where the function cannot be traced, NotFused where it should not be.
+
+    `device` is the arguments' own, unless it is said: kernels can be looked at without a GPU.
+    """
     name = getattr(function, "__name__", "function").strip("<>")
-    device = _device(pytree.tree_leaves((tuple(args), dict(kwargs))))
+    device = device or _device(pytree.tree_leaves((tuple(args), dict(kwargs))))
     captured = capture(function, args, kwargs, decompositions())
-    planned = functools.partial(_planned, captured, device=device, rounding=rounding)
-    forward = planned("forward", name)
+    planned = functools.partial(_planned, device=device, rounding=rounding)
+    graph = clean(lower(captured, "forward"))
+    forward = planned(graph, name)
     backward = None
     if captured.backward is not None:
-        backward = planned("backward", f"{name}_backward")
+        gradient = clean(lower(captured, "backward"))
+        name_inputs(gradient, graph, captured)
+        backward = planned(gradient, f"{name}_backward")
     try:
         description = _described(captured, forward, backward, device, name)
     except NotImplementedError as error:
@@ -72,13 +79,8 @@ def _device(leaves: list[Any]) -> torch.device:
 
 
 def _planned(
-    captured: Captured,
-    part: Literal["forward", "backward"],
-    name: str,
-    device: torch.device,
-    rounding: Rounding,
+    graph: Graph, name: str, device: torch.device, rounding: Rounding
 ) -> tuple[Graph, Plan]:
-    graph = clean(lower(captured, part))
     kind: Literal["cpu", "cuda"] = "cuda" if device.type == "cuda" else "cpu"
     return graph, partition(graph, name, kind, rounds=rounding == "eager")
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import torch
 from torch.utils import _pytree as pytree
 
-from megafuse.compiler.compile import Compiled, NotFused, Rounding, compiled
 from megafuse.runtime import loader, progress
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:  # imported at the first call: `import megafuse` should not wait for sympy
+    from megafuse.compiler.compile import Compiled
+    from megafuse.compiler.explain import Explanation
 
+Rounding: TypeAlias = Literal["fused", "eager"]
 _MOST_VARIANTS = 32  # of one function: beyond that, captures cost more than fusing saves
 
 
@@ -70,6 +72,26 @@ class Fused:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
+    @property
+    def source(self) -> str:
+        """The functors that run, of every kind of arguments that it was called with."""
+        from megafuse.compiler.source import source
+
+        return source(self, self.variants)
+
+    def source_for(self, *args: Any, **kwargs: Any) -> str:
+        """The functors that would run for these arguments; nothing is compiled."""
+        from megafuse.compiler.compile import compiled
+        from megafuse.compiler.source import source
+
+        return source(self, [compiled(self.function, args, kwargs, self.rounding)])
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """What runs for these arguments: steps, bytes, why it is cut so; `print` shows it."""
+        from megafuse.compiler.explain import explain
+
+        return explain(self.function, args, kwargs, self.rounding)
+
     def _first_call(self, *args: Any) -> Any:
         if loader.load() is None:  # it has said why
             self._direct = self.function
@@ -123,6 +145,8 @@ class _Shape:
 
     def _capture(self, *leaves: Any) -> Any:
         """The host knows no variant for these leaves: makes one, and calls again."""
+        from megafuse.compiler.compile import NotFused, compiled
+
         if self.is_flat and not _are_leaves(leaves, self.spec):  # a list where a tensor was
             return self.fused._nested(leaves, {})
         if getattr(self._capturing, "now", False):

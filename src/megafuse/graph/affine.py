@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
 
 import sympy
@@ -14,7 +16,7 @@ Coordinates = tuple[sympy.Expr, ...]
 
 
 def affine(expr: Size, axes: Sequence[sympy.Symbol]) -> tuple[Size, list[Size]] | None:
-    """(start, a step for each axis) with expr = start + Σ step · axis; None if it is no such sum."""
+    """(start, a step for each axis) of expr = start + Σ step · axis; None if it is no such sum."""
     expr = sympy.sympify(expr)
     wanted = set(axes)
     if not expr.free_symbols & wanted:
@@ -72,7 +74,17 @@ def recombined(expr: sympy.Expr) -> sympy.Expr:
 def mapped(at: Sequence[Size], coordinates: Sequence[Size], domain: Sequence[Size]) -> Coordinates:
     """`at`, written in a value's own axes, for a value that is read at `coordinates`."""
     places = {axis(dim): sympy.sympify(place) for dim, place in enumerate(coordinates)}
-    return tuple(simplified([sympy.sympify(a).xreplace(places) for a in at], domain))
+    shape = tuple(domain)
+    return tuple(_simple(sympy.sympify(a).xreplace(places), shape) for a in at)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _simple(expr: sympy.Expr, domain: tuple[Size, ...]) -> sympy.Expr:
+    """Layers repeat, and so do these: a proof that a quotient is needless takes milliseconds."""
+    if expr.has(FloorDiv, Mod, PythonMod):
+        return simplified([expr], domain)[0]
+    alone = {axis(dim): sympy.Integer(0) for dim, size in enumerate(domain) if size == 1}
+    return expr.xreplace(alone) if alone else expr
 
 
 def broadcast_at(shape: Sequence[Size], into: Sequence[Size]) -> Coordinates:
@@ -107,7 +119,7 @@ def collapsed(strides: Sequence[Size], shape: Sequence[Size], last: int) -> list
     outer, inner = list(strides[:-last]), list(strides[-last:])
     sizes = shape[-last:]
     kept = [(s, n) for s, n in zip(inner, sizes, strict=True) if n != 1]
-    for (stride, _), (below, size) in zip(kept, kept[1:], strict=False):
+    for (stride, _), (below, size) in itertools.pairwise(kept):
         if not same(stride, below * size):
             return None
     return [*outer, kept[-1][0] if kept else 0]

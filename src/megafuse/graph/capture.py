@@ -15,27 +15,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import sympy
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedFakeTensorException,
-)
 from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.utils import _pytree as pytree
 
 from megafuse.graph import origin
+from megafuse.graph.errors import CaptureError, clear_errors
+from megafuse.graph.guards import guards_of, symbols_of
 from megafuse.graph.ir import Origin
 from megafuse.graph.tracing import (
-    CaptureError,
     StandIns,
     Watch,
     functional,
@@ -131,12 +125,13 @@ def _capture(
         _argument(stand_ins, name, leaf, "number" in symbolic)
         for name, (_, leaf) in zip(names, paths, strict=True)
     )
-    with _clear_errors(), stand_ins.mode, traceback.preserve_node_meta():
+    with clear_errors(), stand_ins.mode, traceback.preserve_node_meta():
         captured = _Trace(function, arguments, spec, dict(decompositions)).captured()
     _refuse_shared_memory(captured, [leaf for _, leaf in paths])
-    captured.symbols = _symbols(arguments)
+    known = [argument.value for argument in arguments if argument.kind != "fixed"]
+    captured.symbols = symbols_of(known)
     _refuse_values(captured)
-    captured.guards = _guards(stand_ins.shapes, captured.symbols)
+    captured.guards = guards_of(stand_ins.shapes, captured.symbols)
     return captured
 
 
@@ -223,7 +218,7 @@ class _Trace:
 
     def forward(self, primals: list[Any]) -> list[Any]:
         with functional():
-            self.results = unwrapped(self.call(wrapped(primals)))
+            self.results = list(unwrapped(self.call(wrapped(primals))))
             return self.results
 
     def with_backward(self, wanted: list[int]) -> Captured:
@@ -246,7 +241,7 @@ class _Trace:
                     wrapped(tangents),
                     allow_unused=True,
                 )
-                return unwrapped([*results, *gradients])
+                return list(unwrapped([*results, *gradients]))
 
         traced = self.make_fx(joint)(self.primals, tangents)
         count = counts[-1]
@@ -293,7 +288,8 @@ def _tidy(traced: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _outputs(traced: torch.fx.GraphModule) -> list[Any]:
-    return list(traced.graph.output_node().args[0])
+    outputs: Any = traced.graph.output_node().args[0]
+    return list(outputs)
 
 
 def _without_tangents(forward: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -329,84 +325,6 @@ def _name(path: Any, positional: list[str]) -> str:
     return "_".join(str(key) for key in (first, *keys[2:]))
 
 
-def _symbols(arguments: tuple[Argument, ...]) -> dict[sympy.Symbol, sympy.Symbol]:
-    """Ours for each symbol of the arguments' sizes and strides: s0, s1, …, and z0 for floats."""
-    ours: dict[sympy.Symbol, sympy.Symbol] = {}
-    for size in _sizes(arguments):
-        node = getattr(size, "node", None)
-        if node is None:
-            continue
-        for symbol in sorted(node.expr.free_symbols, key=str):
-            if symbol not in ours:
-                letter = "z" if isinstance(size, torch.SymFloat) else "s"
-                number = sum(str(known)[0] == letter for known in ours.values())
-                ours[symbol] = sympy.Symbol(f"{letter}{number}", **symbol._assumptions_orig)
-    return ours
-
-
-def _sizes(arguments: tuple[Argument, ...]) -> Iterator[Any]:
-    for argument in arguments:
-        if argument.kind == "tensor":
-            yield from argument.value.shape
-        elif argument.kind == "number":
-            yield argument.value
-    for argument in arguments:
-        if argument.kind == "tensor":
-            yield from argument.value.stride()
-            yield argument.value.storage_offset()
-
-
-def _guards(shapes: ShapeEnv, symbols: dict[sympy.Symbol, sympy.Symbol]) -> tuple[sympy.Basic, ...]:
-    """What the trace relied on, without what the stand-ins show already."""
-    found: dict[sympy.Basic, None] = {}
-    for symbol, ours in symbols.items():
-        bounds = shapes.var_to_range.get(symbol)
-        if bounds is not None and symbol.is_integer and bounds.lower.is_Integer:
-            found[sympy.Ge(ours, bounds.lower, evaluate=False)] = None
-    for guard in shapes.guards:
-        expr = shapes.replace(guard.expr).xreplace(symbols)
-        if expr is not sympy.true:
-            found[expr] = None
-    return tuple(found)
-
-
-@contextmanager
-def _clear_errors() -> Iterator[None]:
-    """What torch's tracer cannot do, as one error with the user's line."""
-    try:
-        yield
-    except CaptureError as error:
-        if error.origin.file is None:
-            raise CaptureError(
-                error.what, error.instead, origin.of_error(error.__traceback__)
-            ) from None
-        raise
-    except (
-        DataDependentOutputException,
-        DynamicOutputShapeException,
-        GuardOnDataDependentSymNode,
-    ) as error:
-        raise CaptureError(
-            f"What this returns depends on a tensor's values, not on its shape alone: {error}",
-            "Do it outside of the fused function.",
-            origin.of_error(error.__traceback__),
-        ) from error
-    except UnsupportedFakeTensorException as error:
-        raise CaptureError(
-            f"torch cannot trace this: {error}",
-            "Do it outside of the fused function.",
-            origin.of_error(error.__traceback__),
-        ) from error
-    except AssertionError as error:
-        if "convert all Tensors to FakeTensors" not in str(error):
-            raise
-        raise CaptureError(
-            "A tensor that is not an argument of the function is used here.",
-            "Pass it as an argument: what it holds may change between calls.",
-            origin.of_error(error.__traceback__),
-        ) from error
-
-
 def _refuse_values(captured: Captured) -> None:
     """A size that no argument's size explains was read from a tensor's memory."""
     for part in (captured.forward, captured.backward):
@@ -416,7 +334,7 @@ def _refuse_values(captured: Captured) -> None:
                 exprs = [size.node.expr for size in sizes if isinstance(size, torch.SymInt)]
                 if not all(expr.free_symbols <= captured.symbols.keys() for expr in exprs):
                     raise CaptureError(
-                        "A size is read from a tensor's value, but there is none while fuse traces.",
+                        "A size is read from a tensor's value, which is not there yet.",
                         "Pass it as a number.",
                         origin.parsed(node.meta.get("stack_trace")),
                     )

@@ -1,4 +1,4 @@
-"""Passes that make a graph smaller and keep its meaning: constants, views of views, twins, the dead.
+"""Passes that make a graph smaller and keep what it means: constants, views, twins, dead values.
 
 Each takes a Graph and returns another, validated; values are copied, never changed.
 """
@@ -67,7 +67,7 @@ def rewrite(graph: Graph, step: Callable[[Value], Value]) -> Graph:
 
 def _copied(value: Value, made: dict[Value, Value]) -> Any:
     mine = copy.copy(value)
-    for field in fields(mine):  # type: ignore[arg-type]
+    for field in fields(mine):
         if field.name == "results":
             continue  # they come later, and say so themselves
         old = getattr(mine, field.name)

@@ -12,52 +12,29 @@ cycle: no path leads from the cluster to the value through a step outside of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 import sympy
 
 from megafuse.graph.affine import Coordinates, affine, contiguous, flat, mapped
+from megafuse.graph.cluster import (
+    Cluster,
+    Refused,
+    draws,
+    is_input,
+    permute,
+    reduced,
+    turned,
+    without_ones,
+)
 from megafuse.graph.coordinates import identity, reshape, same, same_shape
 from megafuse.graph.cost import MAX_OPERANDS, MAX_REGISTERS, MAX_VALUES, numel, registers
 from megafuse.graph.ir import Extern, Reduce, Result, Size, Value, axis
+from megafuse.graph.merging import merge
 from megafuse.graph.reads import Read, Reads
 from megafuse.graph.storage import Strides
 
-
-@dataclass(eq=False)
-class Cluster:
-    """A kernel in the making. Of a single Extern: a call of the library (`call`)."""
-
-    number: int
-    shape: tuple[Size, ...] = ()
-    rows: int = 0
-    call: bool = False
-    coordinates: dict[Value, Coordinates] = field(default_factory=dict)
-    inner: dict[Reduce, Coordinates] = field(default_factory=dict)  # of a reduction's source
-    sources: set[Value] = field(default_factory=set)  # solid values read from outside
-    before: set[int] = field(default_factory=set)  # clusters that it reads from
-    first: int = 0  # places in the graph's order
-    last: int = 0
-
-    @property
-    def outer(self) -> tuple[Size, ...]:
-        return self.shape[: len(self.shape) - self.rows]
-
-    @property
-    def axes(self) -> list[sympy.Symbol]:
-        return [axis(dim) for dim in range(len(self.shape))]
-
-    def spaces(self) -> Iterator[tuple[tuple[Size, ...], Coordinates]]:
-        """Shapes that members have, with their coordinates: each once."""
-        found: list[tuple[tuple[Size, ...], Coordinates]] = []
-        for value, at in self.coordinates.items():
-            if (value.shape, at) not in found:
-                found.append((value.shape, at))
-                yield value.shape, at
-
-
-class Refused(Exception):
-    """Why a value does not join a cluster: what explain() says of the cut."""
+# Of clusters that a value reads nothing of, so many are tried.
+_NEAR = 3
 
 
 class Clusters:
@@ -74,22 +51,33 @@ class Clusters:
         self.reads, self.stored, self.calls = reads, stored, calls
         self.place = {value: k for k, value in enumerate(values)}
         self.of: dict[Value, Cluster] = {}
-        self.all: dict[int, Cluster] = {}
+        self.all: dict[int, Cluster] = {}  # by number; a merged one's number is now another's
         self.cuts: dict[Value, str] = {}
         self._readers: dict[Value, list[Cluster]] = {}  # of memory: who read it lately
+        self._begun: list[Cluster] = []  # in their order
         self._drawn: Cluster | None = None  # the last that drew random numbers
         for value in values:
             if isinstance(value, Extern) or value in calls:
                 self.add_call(value)
             elif isinstance(value, Result):
                 self.of[value] = self.of[value.extern]
-            elif value in reads.solid and not _is_input(value):
+            elif value in reads.solid and not is_input(value):
                 self.add(value)
+
+    def live(self) -> list[Cluster]:
+        """Each once."""
+        return list(dict.fromkeys(self.all.values()))
+
+    def before(self, cluster: Cluster) -> set[Cluster]:
+        """Those it reads from."""
+        return {self.all[number] for number in cluster.before} - {cluster}
 
     # Steps
 
     def new(self, value: Value) -> Cluster:
-        made = Cluster(len(self.all), first=self.place[value], last=self.place[value])
+        made = Cluster(
+            len(self.all), [len(self.all)], first=self.place[value], last=self.place[value]
+        )
         self.all[made.number] = made
         return made
 
@@ -99,7 +87,7 @@ class Clusters:
         self.of[value] = made
         operands = value.operands
         made.before = {c.number for c in self._clusters_below(operands)}
-        if _draws(value):
+        if draws(value):
             if self._drawn is not None:
                 made.before.add(self._drawn.number)
             self._drawn = made
@@ -108,7 +96,7 @@ class Clusters:
         for value in values:
             if value in self.of:
                 yield self.of[value]
-            elif not _is_input(value):
+            elif not is_input(value):
                 yield from self._clusters_below([r.value for r in self.reads.of(value)])
 
     def add(self, value: Value) -> None:
@@ -120,14 +108,15 @@ class Clusters:
                     self.join(value, reads, cluster)
                     joined = cluster
                 else:
-                    self.merge(joined, cluster, value)
+                    merge(self, joined, cluster, value)
             except Refused as reason:
                 self.cuts.setdefault(value, str(reason))
         if joined is None:
             self.begin(value, reads)
 
     def _candidates(self, reads: list[Read]) -> list[Cluster]:
-        """Clusters of what it reads, the latest first; then those that read the same memory."""
+        """Clusters of what it reads, the latest first; then those that read the same memory, and
+        the last ones begun: what has one shape can share a launch at least."""
         found: dict[Cluster, None] = {}
         for read in reads:
             cluster = self.of.get(read.value)
@@ -137,19 +126,22 @@ class Clusters:
         ordered = sorted(found, key=lambda c: -c.last)
         for read in reads:
             if read.value not in self.of or self.of[read.value].call:
-                near = self._readers.get(read.value, [])[-3:]
-                ordered += [c for c in reversed(near) if c not in ordered and c.number in self.all]
-        return ordered
+                near = self._readers.get(read.value, [])[-_NEAR:]
+                alive = [self.all[c.number] for c in reversed(near)]
+                ordered += [c for c in dict.fromkeys(alive) if c not in ordered]
+        lately = dict.fromkeys(self.all[c.number] for c in reversed(self._begun[-_NEAR:]))
+        return ordered + [c for c in lately if c not in ordered]
 
     def begin(self, value: Value, reads: list[Read]) -> None:
         made = self.new(value)
+        self._begun.append(made)
         if isinstance(value, Reduce):
             source = value.source.shape
             order = [d for d in range(len(source)) if d not in value.dims] + list(value.dims)
             made.shape = tuple(source[d] for d in order)
             made.rows = len(value.dims)
             inner = tuple(axis(order.index(d)) for d in range(len(source)))
-            self._enter(value, _reduced(value, inner), reads, made, inner)
+            self._enter(value, reduced(value, inner), reads, made, inner)
         else:
             made.shape = value.shape
             self._enter(value, identity(value.shape), reads, made)
@@ -162,10 +154,10 @@ class Clusters:
         cluster: Cluster,
         inner: Coordinates | None = None,
     ) -> None:
-        cluster.coordinates[value] = _without_ones(at, value.shape)
+        cluster.coordinates[value] = without_ones(at, value.shape)
         if isinstance(value, Reduce):
             assert inner is not None
-            cluster.inner[value] = _without_ones(inner, value.source.shape)
+            cluster.inner[value] = without_ones(inner, value.source.shape)
         cluster.last = max(cluster.last, self.place[value])
         self.of[value] = cluster
         for read in reads:
@@ -181,7 +173,7 @@ class Clusters:
 
     def join(self, value: Value, reads: list[Read], cluster: Cluster) -> None:
         """Puts the value into the cluster, or raises Refused."""
-        self._check_size(cluster, reads)
+        self.check_size(cluster, reads)
         inside = [r for r in reads if self.of.get(r.value) is cluster]
         shape = value.source.shape if isinstance(value, Reduce) else value.shape
         at = self._coordinates(shape, inside, cluster)
@@ -189,14 +181,13 @@ class Clusters:
             raise Refused(self._why_not(value, shape, cluster))
         self._check_cycle(cluster, reads)
         if isinstance(value, Reduce):
-            self._turn_to_rows(value, at, cluster)
-            at = self._coordinates(shape, inside, cluster) or at
-            self._enter(value, _reduced(value, at), reads, cluster, at)
+            at = self._turn_to_rows(value, at, cluster)
+            self._enter(value, reduced(value, at), reads, cluster, at)
         else:
             self._check_store(value, at, cluster)
             self._enter(value, at, reads, cluster)
 
-    def _check_size(self, cluster: Cluster, reads: list[Read]) -> None:
+    def check_size(self, cluster: Cluster, reads: list[Read]) -> None:
         sources = cluster.sources | {r.value for r in reads if self.of.get(r.value) is not cluster}
         outputs = sum(value in self.stored for value in cluster.coordinates) + 1
         if len(sources) + outputs > MAX_OPERANDS - 2:
@@ -212,11 +203,11 @@ class Clusters:
         """Where in the domain values of this shape are, so that what they read of the cluster is at
         its own place; or can be computed anew elsewhere."""
         for at in self._choices(shape, inside, cluster):
-            hits = [self._is_hit(read, at, cluster) for read in inside]
+            hits = [self.is_hit(read, at, cluster) for read in inside]
             if inside and not any(hits):
                 continue
             missed = [r for r, hit in zip(inside, hits, strict=True) if not hit]
-            if all(self._is_cheap(read.value, cluster) for read in missed):
+            if all(self.is_cheap(read.value, cluster) for read in missed):
                 return at
         return None
 
@@ -227,25 +218,25 @@ class Clusters:
             yield identity(shape)
         if not inside:
             return
-        for known, at in cluster.spaces():
+        for known, place in cluster.spaces():
             if same_shape(shape, known):
-                yield at
+                yield place
         for read in inside:
-            turned = _turned(shape, read, cluster)
-            if turned is not None:
-                yield turned
+            at = turned(shape, read, cluster)
+            if at is not None:
+                yield at
         if same(numel(shape), numel(cluster.shape)):
             yield reshape(shape, cluster.shape)
         if cluster.rows and same(numel(shape), numel(cluster.outer)):
             yield reshape(shape, cluster.outer)
 
-    def _is_hit(self, read: Read, at: Coordinates, cluster: Cluster) -> bool:
+    def is_hit(self, read: Read, at: Coordinates, cluster: Cluster) -> bool:
         if not read.exact or read.at is None:
             return False
-        place = _without_ones(mapped(read.at, at, cluster.shape), read.value.shape)
+        place = without_ones(mapped(read.at, at, cluster.shape), read.value.shape)
         return place == cluster.coordinates[read.value]
 
-    def _is_cheap(self, value: Value, cluster: Cluster) -> bool:
+    def is_cheap(self, value: Value, cluster: Cluster) -> bool:
         """Whether a member may be computed at other places as well."""
         if value in cluster.inner:
             return False
@@ -261,8 +252,9 @@ class Clusters:
             return "reads it at other places than it is made at"
         return "another shape"
 
-    def _turn_to_rows(self, value: Reduce, at: Coordinates, cluster: Cluster) -> None:
-        """The domain of a first reduction gets its axes last; a later one must reduce the same."""
+    def _turn_to_rows(self, value: Reduce, at: Coordinates, cluster: Cluster) -> Coordinates:
+        """The domain of a first reduction gets its axes last; a later one must reduce the same.
+        Returns the coordinates of the reduction's source from then on."""
         reduced = [d for d in value.dims if value.source.shape[d] != 1]
         axes = [at[d] for d in reduced]
         if not all(isinstance(i, sympy.Symbol) for i in axes):
@@ -272,7 +264,7 @@ class Clusters:
             last = [i for i in last if cluster.axes.index(i) >= len(cluster.outer)]
             if axes != last:
                 raise Refused("another row length")
-            return
+            return at
         kept = [d for d in range(len(at)) if d not in reduced]
         if any(at[d].free_symbols & set(axes) for d in kept):
             raise Refused("reduces a part of the row")
@@ -283,7 +275,9 @@ class Clusters:
             # Rows of one element: an axis of their own.
             cluster.shape, cluster.rows = (*cluster.shape, 1), 1
         elif order != list(range(len(order))):
-            _permute(cluster, order)
+            anew = permute(cluster, order)
+            return tuple(i.xreplace(anew) for i in at)
+        return at
 
     def _check_store(self, value: Value, at: Coordinates, cluster: Cluster) -> None:
         """What is written must lie along the domain's axes."""
@@ -295,10 +289,10 @@ class Clusters:
 
     def _check_cycle(self, cluster: Cluster, reads: list[Read]) -> None:
         others = {self.of[r.value] for r in reads if r.value in self.of} - {cluster}
-        if self._reached(cluster, others):
+        if self.reached(cluster, others):
             raise Refused("would make a cycle")
 
-    def _reached(self, start: Cluster, ends: Iterable[Cluster]) -> bool:
+    def reached(self, start: Cluster, ends: Iterable[Cluster]) -> bool:
         """Whether one of `ends` comes after `start`. Only what is younger than start can."""
         stack, seen = list(ends), set(ends)
         while stack:
@@ -307,61 +301,7 @@ class Clusters:
                 return True
             if cluster.last < start.first:
                 continue
-            for number in cluster.before:
-                below = self.all.get(number)
-                if below is not None and below not in seen:
-                    seen.add(below)
-                    stack.append(below)
+            below = self.before(cluster) - seen
+            seen |= below
+            stack += below
         return False
-
-    # Merging
-
-    def merge(self, into: Cluster, other: Cluster, value: Value) -> None:
-        """Two clusters of one domain, both of which `value` reads, as one; or raises Refused."""
-        raise Refused("two kernels")
-
-
-def _is_input(value: Value) -> bool:
-    return type(value).__name__ in ("Input", "Number")
-
-
-def _draws(value: Value) -> bool:
-    import torch
-
-    tags = getattr(getattr(value, "target", None), "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags
-
-
-def _without_ones(at: Coordinates, shape: tuple[Size, ...]) -> Coordinates:
-    zero = sympy.Integer(0)
-    return tuple(zero if size == 1 else sympy.sympify(i) for i, size in zip(at, shape, strict=True))
-
-
-def _reduced(value: Reduce, at: Coordinates) -> Coordinates:
-    """Where a reduction is, for a source that is at `at`."""
-    zero = sympy.Integer(0)
-    return tuple(
-        zero if dim in value.dims else place
-        for dim, place in enumerate(at)
-        if value.keep or dim not in value.dims
-    )
-
-
-def _turned(shape: tuple[Size, ...], read: Read, cluster: Cluster) -> Coordinates | None:
-    """The coordinates that make this read a hit, where it only orders axes anew."""
-    if read.at is None or not same(numel(shape), numel(read.value.shape)):
-        return None
-    places = dict(zip(read.at, cluster.coordinates[read.value], strict=True))
-    found = [
-        sympy.Integer(0) if size == 1 else places.get(axis(dim)) for dim, size in enumerate(shape)
-    ]
-    return None if None in found else tuple(found)  # type: ignore[arg-type]
-
-
-def _permute(cluster: Cluster, order: list[int]) -> None:
-    """The domain's axes in another order."""
-    cluster.shape = tuple(cluster.shape[d] for d in order)
-    anew = {axis(old): axis(new) for new, old in enumerate(order)}
-    for table in (cluster.coordinates, cluster.inner):
-        for value, at in table.items():
-            table[value] = tuple(i.xreplace(anew) for i in at)  # type: ignore[index]

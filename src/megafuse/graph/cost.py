@@ -3,11 +3,11 @@
     gain of a merge = bytes saved / bandwidth + launches saved · launch
                       − recomputed elements · multiplications each / rate
 
-Sizes are symbols when the cut is made, so the rules below are the inequality for large tensors, where
-launches vanish: a value is computed again where that takes less time than to write and read it. With
-both sides per element that is a number of multiplications per byte, which a device either has to
-spare while it waits for memory or not. For small tensors the launches decide, and there a merge always
-gains; so nothing here asks for sizes.
+Sizes are symbols when the cut is made, so the rules below are the inequality for large tensors,
+where launches vanish: a value is computed again where that takes less time than to write and read
+it. With both sides per element that is a number of multiplications per byte, which a device either
+has to spare while it waits for memory or not. For small tensors the launches decide, and there a
+merge always gains; so nothing here asks for sizes.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ MACHINES: dict[Device, Machine] = {
     "cuda": Machine(bandwidth=4.0e12, rate=3.0e13, launch=3e-6),
 }
 
-# Bounds of one kernel. Operands: what the host's launch takes. Values: with more, what a thread keeps
-# of one element no longer fits its registers (on the GPU a vector of 4 floats and 255 registers: 40
-# values alive at once, and a chain keeps about a third of its values alive), and compilers slow down.
+# Bounds of one kernel. Operands: what the host's launch takes. Values: with more, what a thread
+# keeps of one element no longer fits its registers (on the GPU a vector of 4 floats and 255
+# registers: 40 values alive at once, and a chain keeps about a third of its values alive), and
+# compilers slow down.
 MAX_OPERANDS = 20
 MAX_VALUES = 120
 # Numbers a thread holds between its loads and its stores: one register for each of an operand's
@@ -82,9 +83,21 @@ def recomputes(device: Device, cost: int, leaf_bytes: int, own_bytes: int, reade
     stored = own_bytes * (1 + readers)
     moved = leaf_bytes * readers
     spare = MACHINES[device].spare * own_bytes
-    return moved <= stored and cost <= spare
+    return moved < stored and cost <= spare
+
+
+# A value with one reader is not computed again but elsewhere, unless the reader has more elements
+# (a piece of a cat, a pad: all pieces are computed for each element, and one is chosen).
+MOVED_COST = 64
+
+
+def moves(cost: int, leaf_bytes: int, own_bytes: int) -> bool:
+    """Whether a value that only one other kernel reads, once for each element, is computed there:
+    the write and the read are saved, and for several leaves no more is read than before."""
+    return cost <= MOVED_COST and leaf_bytes <= 4 * own_bytes
 
 
 def numel(shape: tuple[Size, ...]) -> Size:
     """How many elements."""
-    return sympy.prod(shape)
+    size = sympy.sympify(sympy.prod(shape))
+    return int(size) if size.is_Integer else size

@@ -1,4 +1,4 @@
-"""The value of an expression of sizes, where symbols are ints, floats, or tensors of coordinates."""
+"""The value of an expression of sizes; symbols are ints, floats, or tensors of coordinates."""
 
 from __future__ import annotations
 

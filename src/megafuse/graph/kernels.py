@@ -10,7 +10,7 @@ from megafuse.codegen.body import Body, Term
 from megafuse.graph.affine import flat
 from megafuse.graph.body_builder import BodyBuilder
 from megafuse.graph.body_key import body_key
-from megafuse.graph.clusters import Cluster
+from megafuse.graph.cluster import Cluster
 from megafuse.graph.ir import Size, Value
 from megafuse.graph.plan import Kernel, Operand, Tensor
 

@@ -9,8 +9,8 @@ from megafuse.graph.ir import Constant, Number, Pointwise, Size, Value, View
 
 
 def number_of(value: Value) -> Size | float | None:
-    """The value as an expression of symbols, if it is a number of float64 or int64 that the host can
-    work out; None if not. Python's own arithmetic is in float64, so nothing is rounded otherwise."""
+    """The value as an expression of symbols, if it is a number that the host can work out; None if
+    not. Python's own arithmetic is in float64 or int64, so nothing is rounded otherwise."""
     if value.shape:
         return None
     if isinstance(value, Number):

@@ -1,6 +1,6 @@
 """A graph cut into kernels and calls: partition(graph) is a Plan.
 
-stages.py       reductions in the form that kernels have: over the last dimensions, or by the library
+stages.py       reductions as kernels have them: over the last dimensions, or by the library
 storage.py      what must lie in memory
 reads.py        what a value reads, seen through views
 clusters.py     who shares a kernel
@@ -16,14 +16,15 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from megafuse.graph.affine import contiguous
-from megafuse.graph.clusters import Cluster, Clusters
-from megafuse.graph.cost import Device, recomputes
-from megafuse.graph.ir import Extern, Graph, Number, Reduce, Result, Size, Value
+from megafuse.graph.cluster import Cluster
+from megafuse.graph.clusters import Clusters
+from megafuse.graph.cost import Device, moves, recomputes
+from megafuse.graph.ir import Extern, Graph, Number, Reduce, Result, Size, Value, axis
 from megafuse.graph.kernels import Kernels
+from megafuse.graph.layouts import Layouts
 from megafuse.graph.numbers import number_of
 from megafuse.graph.plan import Buffer, Call, Cut, Kernel, Plan, Tensor
-from megafuse.graph.reads import Cone, Reads, is_memory
+from megafuse.graph.reads import Cone, Read, Reads, is_memory
 from megafuse.graph.stages import Stages, library_call
 from megafuse.graph.storage import Storage, base_of, tensor_arguments, view_strides
 
@@ -44,16 +45,16 @@ class _Partition:
     def __init__(
         self, graph: Graph, name: str, device: Device, fresh: Collection[int], rounds: bool
     ) -> None:
-        self.graph, self.device = graph, device
-        stages = Stages(_live(graph))
-        self.values = stages.values
-        storage = Storage(graph, self.values, fresh)
+        stages = Stages(graph, _live(graph))
+        self.graph, self.values, self.device = stages.graph, stages.values, device
+        storage = Storage(self.graph, self.values, fresh)
         for reduction in stages.calls:
-            storage.argument(reduction.source)
+            storage.argument(reduction.operands[0])
         self.stored = storage.strides
         self.calls: set[Value] = set(stages.calls)
         self.reads = Reads(self.values, set(self.stored), self.calls)
         self.clusters = Clusters(self.values, self.reads, self.stored, self.calls)
+        self.layouts = Layouts(self.values)
         self._store_what_others_read()
         self.tensors: dict[Value, Tensor] = {}
         self.arguments = self._arguments()
@@ -64,7 +65,7 @@ class _Partition:
     def _store_what_others_read(self) -> None:
         """A member that another kernel reads is stored, unless that computes it anew."""
         readers: dict[Value, set[int]] = {}
-        for cluster in self.clusters.all.values():
+        for cluster in self.clusters.live():
             for value in cluster.sources:
                 readers.setdefault(value, set()).add(cluster.number)
         cones: dict[Value, Cone] = {}
@@ -78,11 +79,25 @@ class _Partition:
             others = readers.get(value, set()) - {cluster.number}
             if value in self.stored or not others:
                 continue
-            own = value.dtype.itemsize
-            if cone.reduces or not recomputes(
-                self.device, cone.cost, cone.bytes(value), own, len(others)
-            ):
+            if not self._is_made_anew(value, cone, others):
                 self.stored[value] = None
+
+    def _is_made_anew(self, value: Value, cone: Cone, others: set[int]) -> bool:
+        """Whether those who read it compute it themselves."""
+        if cone.reduces:
+            return False
+        own, moved = value.dtype.itemsize, cone.bytes(value)
+        outside = [
+            (reader, read)
+            for reader, read in self.reads.readers.get(value, ())
+            if self.clusters.of[reader] is not self.clusters.of[value]
+        ]
+        if all(_is_steady(reader, read) for reader, read in outside):
+            return moves(cone.cost, 0, own)
+        once = len(self.reads.readers[value]) == 1 and _is_read_once(*outside[0])
+        if once and len(others) == 1:
+            return moves(cone.cost, moved, own)
+        return recomputes(self.device, cone.cost, moved, own, len(others))
 
     def _whole_cone(self, value: Value, cones: dict[Value, Cone]) -> Cone:
         """What it takes to compute the value from memory."""
@@ -112,7 +127,9 @@ class _Partition:
         return found
 
     def _allocate(self, value: Value) -> Tensor:
-        strides = self.stored.get(value) or contiguous(value.shape)
+        strides = self.stored.get(value)
+        if strides is None:
+            strides = self.layouts.strides(value)
         if isinstance(value, Result):
             strides = value.strides
         buffer = Buffer(value.dtype, value.shape, strides, name=value.name)
@@ -125,7 +142,7 @@ class _Partition:
             return self.tensors[value]
         base, at = base_of(value)
         tensor = self.tensors[base]
-        found = view_strides(base.shape, tensor.strides, value, at)
+        found = view_strides(tensor.strides, value, at)
         assert found is not None, f"{value.name} is no view of {base.name}"
         return Tensor(tensor.buffer, value.shape, found[0], tensor.offset + found[1])
 
@@ -146,18 +163,41 @@ class _Partition:
                 self._allocate(value)
             if stored:
                 steps += self.kernels.of(cluster, stored)
-        outputs = [self._output(value) for value in self.graph.outputs]
-        cuts = [Cut(value, reason) for value, reason in self.clusters.cuts.items()]
-        return Plan(self.arguments, steps, outputs, cuts)
+        places = zip(self.graph.outputs, self.graph.strides, strict=True)
+        outputs = [self._output(value, strides is None) for value, strides in places]
+        return Plan(self.arguments, steps, outputs, self._cuts())
+
+    def _cuts(self) -> list[Cut]:
+        """A reason for each value that a kernel reads from memory though another step made it."""
+        found: dict[Value, Cut] = {}
+        for reader, cluster in self.clusters.of.items():
+            if cluster.call or reader not in self.reads.solid:
+                continue
+            for read in self.reads.of(reader):
+                source = self.clusters.of.get(read.value)
+                if source is None or source is cluster or read.value not in self.tensors:
+                    continue
+                reason = self.clusters.cuts.get(reader, "")
+                if source.call:
+                    reason = f"{_library_name(read.value)} is the library's"
+                found.setdefault(read.value, Cut(read.value, reader, reason))
+        for value in (v for v in self.values if isinstance(v, Extern)):
+            for arg in tensor_arguments(value):
+                base, _ = base_of(arg)
+                if base in self.clusters.of and base not in found:
+                    found[base] = Cut(base, value, f"{_library_name(value)} is the library's")
+        return list(found.values())
 
     def _ordered(self) -> list[Cluster]:
         """Each after those it reads from, else in the graph's order."""
-        clusters = self.clusters.all
-        waits = {number: len(c.before & clusters.keys()) for number, c in clusters.items()}
+        clusters = {c.number: c for c in self.clusters.live()}
+        waits: dict[int, int] = {}
         after: dict[int, list[int]] = {}
         for number, cluster in clusters.items():
-            for below in cluster.before & clusters.keys():
-                after.setdefault(below, []).append(number)
+            below = self.clusters.before(cluster)
+            waits[number] = len(below)
+            for earlier in below:
+                after.setdefault(earlier.number, []).append(number)
         ready = [(clusters[n].first, n) for n, count in waits.items() if count == 0]
         heapq.heapify(ready)
         ordered = []
@@ -199,15 +239,33 @@ class _Partition:
             raise NotImplementedError(f"the library takes {arg.name} as a number")
         return number
 
-    def _output(self, value: Value | None) -> Tensor | Size | float | None:
+    def _output(self, value: Value | None, is_number: bool) -> Tensor | Size | float | None:
         if value is None:
             return None
-        place = self.graph.outputs.index(value)
-        if self.graph.strides[place] is None:
-            number = number_of(value)
-            if number is not None:
-                return number
-        return self.tensor(value)
+        number = number_of(value) if is_number else None
+        return self.tensor(value) if number is None else number
+
+
+def _is_read_once(reader: Value, read: Read) -> bool:
+    """Whether no element is read for two of the reader's."""
+    if read.at is None or isinstance(reader, Reduce):
+        return False
+    used = {symbol for place in read.at for symbol in place.free_symbols}
+    return all(size == 1 or axis(d) in used for d, size in enumerate(reader.shape))
+
+
+def _is_steady(reader: Value, read: Read) -> bool:
+    """Whether it is the same all along the reader's last dimension: computed once for each row."""
+    shape = reader.source.shape if isinstance(reader, Reduce) else reader.shape
+    wide = [axis(d) for d, size in enumerate(shape) if size != 1]
+    if read.at is None or not wide or len(read.value.shape) == 0:
+        return read.at is not None
+    return not any(wide[-1] in place.free_symbols for place in read.at)
+
+
+def _library_name(value: Value) -> str:
+    made = value.extern if isinstance(value, Result) else value
+    return str(made.target).removeprefix("aten.") if isinstance(made, Extern) else made.name
 
 
 def _live(graph: Graph) -> list[Value]:

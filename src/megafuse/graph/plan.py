@@ -101,10 +101,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Cut:
-    """Why a value is not in the kernel that makes what it reads."""
+    """Why a value goes through memory: its reader is not in the step that makes it."""
 
     value: Value
-    reason: str  # "a matrix product", "another row length", "would make a cycle", …
+    reader: Value
+    reason: str  # "mm.default is the library's", "another row length", "would make a cycle", …
 
 
 @dataclass

@@ -29,8 +29,8 @@ from megafuse.graph.numbers import number_of
 
 @dataclass(frozen=True)
 class Read:
-    """A value that is read at `at`, written in the reader's axes. Not `exact`: through a masked load,
-    or at computed places (`at` is None): never the same element that the reader is."""
+    """A value that is read at `at`, written in the reader's axes. Not `exact`: through a masked
+    load, or at computed places (`at` is None): never the same element that the reader is."""
 
     value: Value
     at: Coordinates | None
@@ -79,13 +79,14 @@ def _of_gather(value: Gather) -> Iterator[Read]:
 
 
 class Reads:
-    """Reads of one graph. `solid` are values that have their own place: memory, members of clusters,
-    what must be stored; all others are seen through."""
+    """Reads of one graph. `solid` are values that have their own place: memory, members of
+    clusters, what must be stored; all others are seen through."""
 
     def __init__(self, values: list[Value], stored: set[Value], calls: set[Value]) -> None:
         kept = stored | calls
         self.cones: dict[Value, Cone] = {}
         self.solid: set[Value] = set()
+        self.readers: dict[Value, list[tuple[Value, Read]]] = {}  # of solid values, if asked for
         self._found: dict[Value, list[Read]] = {}
         for value in values:
             cone = self._cone(value)
@@ -110,6 +111,8 @@ class Reads:
     def _cone(self, value: Value) -> Cone:
         if is_memory(value):
             return Cone(leaves=frozenset({value}))
+        if number_of(value) is not None:
+            return Cone()
         cost, leaves = 0, set()
         reduces = isinstance(value, Reduce) and bool(value.dims)
         if isinstance(value, Pointwise):
@@ -132,6 +135,9 @@ class Reads:
         if found is None:
             shape = value.source.shape if isinstance(value, Reduce) else value.shape
             found = self._found[value] = list(self._seen(direct(value), shape))
+            if value in self.solid:
+                for read in found:
+                    self.readers.setdefault(read.value, []).append((value, read))
         return found
 
     def _seen(self, reads: list[Read], shape: tuple[Size, ...]) -> Iterator[Read]:

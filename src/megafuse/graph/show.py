@@ -61,8 +61,12 @@ def show(graph: Graph) -> str:
 
 def typed(value: Value) -> str:
     """f32[s0, 768]"""
-    dtype = _SHORT.get(value.dtype, str(value.dtype).removeprefix("torch."))
-    return f"{dtype}[{_sizes(value.shape)}]"
+    return typed_as(value.dtype, value.shape)
+
+
+def typed_as(dtype: torch.dtype, shape: Sequence[Size]) -> str:
+    """The same of anything that has a dtype and sizes."""
+    return f"{_SHORT.get(dtype, str(dtype).removeprefix('torch.'))}[{_sizes(shape)}]"
 
 
 def _named(value: Value) -> str:

@@ -2,54 +2,109 @@
 
 along the last dimensions           a kernel's row
 along others as well                the last first, then the rest of what comes out
-of everything                       rows first, then the rows' results
-along others alone, or one long row the library, for want of a driver
+of everything                       rows first, then the rows' results in one row
+along others alone, or one long row the library: as a row with a stride it would read a cache
+                                    line for each element, and one row is one thread's
 """
 
 from __future__ import annotations
 
+import copy
+from dataclasses import fields, replace
+from typing import Any
+
 import torch
+from torch.utils import _pytree as pytree
 
 from megafuse.graph.affine import contiguous
-from megafuse.graph.ir import Reduce, Size, Value
+from megafuse.graph.cost import numel
+from megafuse.graph.ir import Extern, Graph, Input, Number, Pointwise, Reduce, Value, View
 from megafuse.graph.plan import Buffer, Call, Tensor
 
 aten = torch.ops.aten
 _STAGED = ("sum", "prod", "amax", "amin", "any", "all")
-# A row that one thread (or block) goes through alone, though others would have nothing to do.
-LONGEST_ALONE = 1 << 16
+# A row of this many elements is gone through by one thread (or block) though others wait.
+LONGEST_ALONE = 1 << 14
 
 
 class Stages:
-    """The values, with reductions in stages; `calls` are those that the library does."""
+    """The graph with reductions in stages; `calls` are those that the library does.
 
-    def __init__(self, values: list[Value]) -> None:
+    Values are copied where one of their operands is not what it was.
+    """
+
+    def __init__(self, graph: Graph, live: list[Value]) -> None:
         self.values: list[Value] = []
-        self.calls: list[Reduce] = []
-        self._second: set[Value] = set()  # of few elements: what a first stage left
-        for value in values:
-            if isinstance(value, Reduce) and value.dims:
-                self._add(value)
-            self.values.append(value)
+        self.calls: list[Value] = []
+        self._made: dict[Value, Value] = {}
+        for value in live:
+            mine = self._copied(value)
+            if isinstance(mine, Reduce) and mine.dims:
+                mine = self._staged(mine)
+            self._made[value] = mine
+            self.values.append(mine)
+        for value in self.values:
+            if isinstance(value, Extern):
+                value.results = tuple(self._made[r] for r in value.results if r in self._made)  # type: ignore[misc]
+        outputs = [None if out is None else self._made[out] for out in graph.outputs]
+        self.graph = replace(graph, outputs=outputs)
 
-    def _add(self, value: Reduce) -> None:
-        shape = value.source.shape
-        wide = [d for d in range(len(shape)) if shape[d] != 1]
-        dims = [d for d in value.dims if d in wide]
-        last = []
-        while wide and dims and dims[-1] == wide[-1]:
-            last.insert(0, dims.pop())
-            wide.pop()
-        if not dims and wide:
-            return  # a kernel's rows
-        if not self._is_short(value):
-            self.calls.append(value)
+    def _copied(self, value: Value) -> Any:
+        """The value over its operands as they are now."""
+        if isinstance(value, (Input, Number)):
+            return value
+        if all(self._made[operand] is operand for operand in value.operands):
+            return value if not isinstance(value, Extern) else copy.copy(value)
+        mine = copy.copy(value)
+        for field in fields(mine):
+            old = getattr(mine, field.name)
+            if field.name != "results" and isinstance(old, (Value, tuple, list, dict)):
+                setattr(mine, field.name, pytree.tree_map_only(Value, self._made.get, old))
+        return mine
 
-    def _is_short(self, value: Reduce) -> bool:
-        size: Size = 1
-        for dim in value.dims:
-            size = size * value.source.shape[dim]
-        return isinstance(size, int) and size <= LONGEST_ALONE
+    def _staged(self, value: Reduce) -> Reduce:
+        last, others, kept = _parts(value)
+        if kept and not others:
+            return value
+        count = numel(tuple(value.source.shape[d] for d in value.dims))
+        if isinstance(count, int) and count <= LONGEST_ALONE:
+            return value
+        if value.kind in _STAGED and kept and last:
+            value = self._split(value, last)
+        elif value.kind in _STAGED and len(last) > 1 and not kept:
+            return self._split(value, last[-1:])
+        elif not kept and _follows_a_reduction(value.source):
+            return value
+        self.calls.append(value)
+        return value
+
+    def _split(self, value: Reduce, first: list[int]) -> Reduce:
+        """The first stage keeps its dimensions, so that the second is along the same ones."""
+        shape = tuple(1 if d in first else n for d, n in enumerate(value.source.shape))
+        name = f"{value.name}_of_rows"
+        stage = replace(value, dims=tuple(first), keep=True, shape=shape, name=name)
+        self.values.append(stage)
+        return replace(value, source=stage)
+
+
+def _parts(value: Reduce) -> tuple[list[int], list[int], list[int]]:
+    """The reduced dimensions at the end, those before, and what is not reduced; ones left out."""
+    shape = value.source.shape
+    kept = [d for d in range(len(shape)) if shape[d] != 1 and d not in value.dims]
+    dims = [d for d in value.dims if shape[d] != 1]
+    end = max(kept, default=-1)
+    return [d for d in dims if d > end], [d for d in dims if d < end], kept
+
+
+def _follows_a_reduction(value: Value) -> bool:
+    """Whether it is a few numbers already, a loss of each row say: reductions are right below."""
+    below = [value]
+    for _ in range(8):
+        if any(isinstance(v, Reduce) for v in below):
+            return True
+        steps = [v for v in below if isinstance(v, (Pointwise, View))]
+        below = [operand for v in steps for operand in v.operands][:8]
+    return False
 
 
 def library_call(value: Reduce, source: Tensor, made: Tensor) -> list[Call]:
@@ -72,14 +127,13 @@ def _products(value: Reduce, source: Tensor, made: Tensor) -> list[Call]:
     """prod takes one dimension at a time."""
     calls = []
     for dim in reversed(value.dims):
-        last = dim == value.dims[0]
         shape = list(source.shape)
         if value.keep:
             shape[dim] = 1
         else:
             del shape[dim]
         to = made
-        if not last:
+        if dim != value.dims[0]:
             strides = contiguous(shape)
             to = Tensor(Buffer(value.dtype, tuple(shape), strides), tuple(shape), strides)
         args = (source, dim, value.keep)

@@ -1,9 +1,11 @@
-"""Which values must lie in memory, and how: outputs, what the library reads, what is read anywhere."""
+"""Which values must lie in memory, and how: outputs, and what is not read by generated kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from typing import Any
+
+import sympy
 
 from megafuse.graph.affine import (
     Coordinates,
@@ -28,6 +30,7 @@ from megafuse.graph.ir import (
     View,
     axis,
 )
+from megafuse.graph.reads import is_memory
 
 Strides = tuple[Size, ...]
 
@@ -78,8 +81,14 @@ class Storage:
         self.strides: dict[Value, Strides | None] = {}
         outputs = zip(graph.outputs, graph.strides, strict=True)
         for place, (value, strides) in enumerate(outputs):
-            if value is not None and strides is not None:
-                self.output(value, strides, place in fresh)
+            if value is None or strides is None:
+                continue
+            if not self.output(value, strides, place in fresh):
+                copy = View(value, identity(value.shape), dtype=value.dtype, shape=value.shape)
+                copy.name, copy.origin = f"{value.name}_copy", value.origin
+                self.strides[copy] = strides
+                live.append(copy)
+                graph.outputs[place] = copy
         for value in live:
             if isinstance(value, Extern):
                 for arg in tensor_arguments(value):
@@ -89,30 +98,32 @@ class Storage:
                 if not is_memory(base) and not is_free(base):
                     self.strides.setdefault(base, None)
 
-    def output(self, value: Value, strides: Strides, fresh: bool) -> None:
+    def output(self, value: Value, strides: Strides, fresh: bool) -> bool:
+        """Sees to it that the output lies so; False if that takes a copy of what is there."""
         base, at = base_of(value)
         if is_free(base):
-            self.demand(value, strides)
-        elif is_memory(base):
-            assert isinstance(base, (Input, Result))
-            seen = view_strides(base.shape, base.strides, value, at)
+            return self.demand(value, strides)
+        if isinstance(base, (Input, Result)):
+            seen = view_strides(base.strides, value, at)
             copies = isinstance(base, Input) and fresh
             if copies or seen is None or not same_strides(seen[0], strides, value.shape):
-                self.demand(value, strides)
-        else:
-            known = self.strides.get(base)
-            choices = [known] if known is not None else _layouts(base, value, at, strides)
-            for layout in choices:
-                seen = view_strides(base.shape, layout, value, at)
-                if seen is not None and same_strides(seen[0], strides, value.shape):
-                    self.strides[base] = layout
-                    return
-            self.demand(value, strides)
+                return not is_memory(value) and self.demand(value, strides)
+            return True
+        known = self.strides.get(base)
+        choices = [known] if known is not None else _layouts(base, value, at, strides)
+        for layout in choices:
+            seen = view_strides(layout, value, at)
+            if seen is not None and same_strides(seen[0], strides, value.shape):
+                self.strides[base] = layout
+                return True
+        return self.demand(value, strides)
 
-    def demand(self, value: Value, strides: Strides) -> None:
-        """Stored itself. If it is there already and lies otherwise, the output is one copy more."""
-        if self.strides.get(value) is None:
-            self.strides[value] = strides
+    def demand(self, value: Value, strides: Strides) -> bool:
+        """Stored itself, unless it is already and lies otherwise."""
+        known = self.strides.get(value)
+        if known is None:
+            self.strides[value] = known = strides
+        return same_strides(known, strides, value.shape)
 
     def argument(self, value: Value) -> None:
         base, at = base_of(value)
@@ -124,14 +135,10 @@ class Storage:
             layout = base.strides
         elif self.strides.get(base) is not None:
             layout = self.strides[base] or layout
-        if view_strides(base.shape, layout, value, at) is None:
+        if view_strides(layout, value, at) is None:
             self.strides.setdefault(value, None)
         elif not is_memory(base):
             self.strides.setdefault(base, None)
-
-
-def is_memory(value: Value) -> bool:
-    return isinstance(value, (Input, Result))
 
 
 def _layouts(base: Value, value: Value, at: Coordinates, strides: Strides) -> list[Strides]:
@@ -140,16 +147,16 @@ def _layouts(base: Value, value: Value, at: Coordinates, strides: Strides) -> li
     places = {axis(dim): stride for dim, stride in enumerate(strides)}
     turned: list[Size] = []
     for place, size in zip(at, base.shape, strict=True):
-        turned.append(places.get(place, 0 if size == 1 else None))  # type: ignore[call-overload]
+        turned.append(places.get(place, 0 if size == 1 else None))
     if None not in turned and len(value.shape) >= sum(size != 1 for size in base.shape):
         found.insert(0, tuple(turned))
     return found
 
 
-def view_strides(
-    shape: tuple[Size, ...], strides: Strides, value: Value, at: Coordinates
-) -> tuple[Strides, Size] | None:
+def view_strides(strides: Strides, value: Value, at: Coordinates) -> tuple[Strides, Size] | None:
     """Strides and offset of a view of memory that lies so; None if no strides say that."""
     axes = [axis(dim) for dim in range(len(value.shape))]
     found = affine(flat(at, strides), axes)
-    return None if found is None else (tuple(found[1]), found[0])
+    if found is None or any(sympy.sympify(step).is_negative for step in found[1]):
+        return None  # tensors have no negative strides
+    return tuple(found[1]), found[0]

@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch._dynamo.source import ConstantSource
@@ -23,19 +23,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from megafuse.graph import origin
+from megafuse.graph.errors import CaptureError
 from megafuse.graph.ir import Origin
 
-T = TypeVar("T")
-
-
-class CaptureError(RuntimeError):
-    """The function does something that one compiled program cannot do."""
-
-    def __init__(self, what: str, instead: str, where: Origin) -> None:
-        place = f'\n  File "{where.file}", line {where.line}' if where.file else ""
-        text = f"\n    {where.text}" if where.text else ""
-        super().__init__(f"{what}{place}{text}\n{instead}")
-        self.what, self.instead, self.origin = what, instead, where
+_torch: Any = torch  # for what has no annotations
 
 
 class StandIns:
@@ -50,7 +41,7 @@ class StandIns:
 
     def tensor(self, real: torch.Tensor, name: str) -> torch.Tensor:
         dims = real.dim()
-        context = StatelessSymbolicContext(
+        context: Any = StatelessSymbolicContext(
             dynamic_sizes=[self._size] * dims,
             dynamic_strides=[DimDynamic.INFER_STRIDE] * dims,
         )
@@ -58,7 +49,7 @@ class StandIns:
         real = real.detach().requires_grad_(real.requires_grad)
         return self.mode.from_tensor(real, source=ConstantSource(name), symbolic_context=context)
 
-    def number(self, value: float | int, name: str) -> torch.SymInt | torch.SymFloat:
+    def number(self, value: float | int, name: str) -> Any:
         source = ConstantSource(name)
         symbol = self.shapes.create_symbol(
             value,
@@ -160,19 +151,19 @@ def functional() -> Iterator[None]:
         yield
 
 
-def wrapped(nested: T) -> T:
+def wrapped(nested: Any) -> Any:
     """Every tensor as a functional one."""
     wrap: Callable[[torch.Tensor], torch.Tensor] = FunctionalTensor.to_functional
     return pytree.tree_map_only(torch.Tensor, wrap, nested)
 
 
-def unwrapped(nested: T) -> T:
+def unwrapped(nested: Any) -> Any:
     """Back again: the newest value of each."""
     return pytree.tree_map_only(FunctionalTensor, _newest, nested)
 
 
 def _newest(tensor: FunctionalTensor) -> torch.Tensor:
-    torch._sync(tensor)
+    _torch._sync(tensor)
     return torch._from_functional_tensor(tensor.elem)
 
 
@@ -180,11 +171,11 @@ def is_written(tensor: torch.Tensor) -> bool:
     """Whether a functional tensor was written to. Raises where its shape or storage changed."""
     if not isinstance(tensor, FunctionalTensor):
         return False
-    torch._sync(tensor)
-    if torch._functionalize_has_metadata_mutation(tensor.elem):
+    _torch._sync(tensor)
+    if _torch._functionalize_has_metadata_mutation(tensor.elem):
         raise CaptureError(
             "An argument's shape or strides are changed in place.",
             "Take a view of it in a new variable instead.",
             Origin(),
         )
-    return bool(torch._functionalize_has_data_mutation(tensor.elem))
+    return bool(_torch._functionalize_has_data_mutation(tensor.elem))

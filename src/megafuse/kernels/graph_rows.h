@@ -11,6 +11,7 @@
 //   steps                             how many
 //   held                              bits: the inputs that steps need, so that they are held
 //   Row                               what is known of a row
+//   RowField                          the type of all its numbers, or Nothing where they differ
 //   Kept                              what is kept of an element from one step to the next, since
 //   it
 //                                     costs more to compute than to keep; Nothing where that is so
@@ -20,6 +21,7 @@
 //   fold(Step<S>, row, found)       found is a Tuple of their totals
 //   results(row, kept, inputs...)     of each element: a value or a Tuple
 //   row_results(row, inputs...)       of each row (walk 'w'), with the inputs at column 0
+// Outputs with walk 'r' are summed over all rows, column by column, as in rows.h.
 #pragma once
 
 #include "pointwise.h"

@@ -2,41 +2,10 @@
 // become SIMD code, and stays in the cache in between. The host gives each thread a range of rows.
 #pragma once
 
-#include "graph_rows.h"
-#include "lanes_cpu.h"
+#include "graph_lanes_cpu.h"
 #include "pointwise_cpu.h"
 
 namespace mf {
-
-template <class A, class B>
-constexpr bool is_one_type = false;
-template <class A>
-inline constexpr bool is_one_type<A, A> = true;
-
-// kWide terms of one kind, folded side by side.
-template <class R, int kWide>
-struct Lanes {
-  alignas(64) typename R::Lane lane[kWide];
-  MF_INLINE void clear() {
-    for (int i = 0; i < kWide; ++i) lane[i] = R::none();
-  }
-  MF_INLINE void join(const Lanes& other) {
-    for (int i = 0; i < kWide; ++i) lane[i] = R::joined(lane[i], other.lane[i]);
-  }
-  // All of them, in pairs.
-  MF_INLINE auto found() {
-    using T = typename R::Lane;
-    if constexpr (is_floating<T> && is_one_type<R, Sum<T>>) {
-      return R::found(across<false>(lane));
-    } else if constexpr (is_floating<T> && is_one_type<R, Largest<T>>) {
-      return R::found(across<true>(lane));
-    } else {
-      for (int half = kWide / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; ++i) lane[i] = R::joined(lane[i], lane[i + half]);
-      return R::found(lane[0]);
-    }
-  }
-};
 
 template <class K>
 struct GraphRowsCpu : PointwiseCpu<K> {
@@ -59,22 +28,30 @@ struct GraphRowsCpu : PointwiseCpu<K> {
 
   static constexpr int kLanes = 64;  // elements folded side by side, as in rows_cpu.h
   static constexpr i64 kRun = 2048;  // elements summed before their sums are
+  static constexpr i64 kRows = 32;   // rows summed as computed before they are added to the sums
   static constexpr u64 kLine = 64;   // bytes of a cache line
   static constexpr bool has_kept = keeps_before<Fn>(Fn::steps);
 
-  i64 cols;
+  i64 slot, cols;
   void* allocated;
-  u64 buffer;                       // what is kept of the row, then its float16 inputs as floats
+  u64 buffer;  // what is kept of the row, then its float16 inputs as floats, then sums over rows
   u64 widened[K::inputs + 1] = {};  // where those came from
 
-  explicit GraphRowsCpu(const u64* w) : Base(w), cols(i64(w[K::size])) {
-    const u64 bytes = lines(cols * sizeof(Kept)) + K::inputs * lines(cols * sizeof(float));
-    allocated = __builtin_malloc((has_kept || Base::staged ? bytes : 0) + kLine);
+  // `slot` is this thread's row of partial sums, for what is summed over rows.
+  GraphRowsCpu(const u64* w, i64 s) : Base(w), slot(s), cols(i64(w[K::size])) {
+    const u64 bytes = sums_at() + (any_summed(AllOutputs()) ? K::outputs * sums_bytes() : 0);
+    allocated = __builtin_malloc(bytes + kLine);
     buffer = lines(reinterpret_cast<u64>(allocated));
   }
   ~GraphRowsCpu() { __builtin_free(allocated); }
   GraphRowsCpu(const GraphRowsCpu&) = delete;
   static MF_INLINE u64 lines(u64 bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+  MF_INLINE u64 inputs_at() const { return has_kept ? lines(cols * sizeof(Kept)) : 0; }
+  MF_INLINE u64 sums_at() const {
+    return inputs_at() + (Base::staged ? K::inputs * lines(cols * sizeof(float)) : 0);
+  }
+  MF_INLINE u64 sums_bytes() const { return lines(cols * sizeof(double)); }
 
   // ---- the operands of a row
 
@@ -90,7 +67,7 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     using T = typename In<I>::T;
     u64 base = words[operand] + u64(offset[operand]) * sizeof(T);
     if constexpr (Base::template is_staged<In<I>>) {
-      const u64 to = buffer + lines(cols * sizeof(Kept)) + I * lines(cols * sizeof(float));
+      const u64 to = buffer + inputs_at() + I * lines(cols * sizeof(float));
       if (widened[I] != base)
         widen(reinterpret_cast<const half*>(base), reinterpret_cast<float*>(to), cols);
       widened[I] = base;
@@ -208,10 +185,16 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   // ---- results
 
   template <int O>
-  static constexpr bool is_whole = Out<O>::walk == 'c' || Out<O>::walk == 's';
+  static constexpr bool is_summed = Out<O>::walk == 'r';
+  template <int O>
+  static constexpr bool is_whole = Out<O>::walk == 'c' || Out<O>::walk == 's' || is_summed<O>;
   template <int... O>
   static constexpr bool any_whole(Indices<O...>) {
     return (is_whole<O> || ...);
+  }
+  template <int... O>
+  static constexpr bool any_summed(Indices<O...>) {
+    return (is_summed<O> || ...);
   }
   template <int... O>
   static constexpr bool any_once(Indices<O...>) {
@@ -246,12 +229,57 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   }
   template <int O>
   MF_INLINE u64 address(i64 column) const {
+    if constexpr (is_summed<O>) return reinterpret_cast<u64>(sums<O>() + column);
     return words[O] + u64(offset[O] + column * stride(O, 0)) * sizeof(typename Out<O>::T);
   }
   template <int O, class Made>
   static MF_INLINE void write(u64 to, i64 apart, i64 i, const Made& made) {
-    if constexpr (is_whole<O>)
+    if constexpr (is_summed<O>)
+      reinterpret_cast<Term<O>*>(to)[i] += pick<Out<O>::result>(made);
+    else if constexpr (is_whole<O>)
       Base::template store<Out<O>>(to, apart, i, pick<Out<O>::result>(made));
+  }
+
+  // ---- sums over rows
+
+  template <class G, int... I>  // G is Fn, which may have results of rows alone
+  static auto results_of(Indices<I...>)
+      -> decltype(some<const G&>().results(some<const Row&>(), some<const Kept&>(),
+                                           some<Value<In<I>>>()...));
+  template <class G>
+  static Nothing results_of(...);
+  template <int O>
+  using Term = decltype(pick<Out<O>::result>(results_of<Fn>(AllInputs())));
+  template <int O>
+  MF_INLINE Term<O>* sums() const {
+    return reinterpret_cast<Term<O>*>(buffer + sums_at() + O * sums_bytes());
+  }
+  template <int O>
+  MF_INLINE typename Out<O>::T* partial() const {
+    return reinterpret_cast<typename Out<O>::T*>(words[O]) + slot * stride(O, 1);
+  }
+  template <int... O>
+  MF_INLINE void clear_sums(Indices<O...>) const {
+    (clear_sum<O>(), ...);
+  }
+  template <int O>
+  MF_INLINE void clear_sum() const {
+    if constexpr (is_summed<O>)
+      for (i64 i = 0; i < cols; ++i) sums<O>()[i] = Term<O>(0);
+  }
+  template <int... O>
+  MF_INLINE void flush_sums(Indices<O...>) const {
+    (flush_sum<O>(), ...);
+  }
+  template <int O>
+  MF_INLINE void flush_sum() const {
+    if constexpr (is_summed<O>) {
+      using T = typename Out<O>::T;
+      T* const to = partial<O>();
+      const Term<O>* const from = sums<O>();
+      MF_VECTOR_LOOP
+      for (i64 i = 0; i < cols; ++i) to[i] += T(from[i]);
+    }
   }
 
   template <int... I, int... O>
@@ -266,17 +294,23 @@ struct GraphRowsCpu : PointwiseCpu<K> {
       *reinterpret_cast<T*>(address<O>(0)) = cast<T>(pick<Out<O>::result>(made));
   }
 
+  void row(i64 at) {
+    place(at);
+    const Accesses from = accesses(AllInputs());
+    Row row{};
+    if (cols >= 4 * kLanes)
+      steps<Fn::steps - 1, kLanes>(row, from);
+    else  // not 16 lanes: GCC 12 unrolls loops of 16 and then fails to vectorise them
+      steps<Fn::steps - 1, 32>(row, from);
+    if constexpr (any_whole(AllOutputs())) finish(row, from, AllInputs(), AllOutputs());
+    if constexpr (any_once(AllOutputs())) finish_row(row, from, AllInputs(), AllOutputs());
+  }
+
   void run(i64 begin, i64 end) {
-    for (i64 at = begin; at < end; ++at) {
-      place(at);
-      const Accesses from = accesses(AllInputs());
-      Row row{};
-      if (cols >= 4 * kLanes)
-        steps<Fn::steps - 1, kLanes>(row, from);
-      else  // not 16 lanes: GCC 12 unrolls loops of 16 and then fails to vectorise them
-        steps<Fn::steps - 1, 32>(row, from);
-      if constexpr (any_whole(AllOutputs())) finish(row, from, AllInputs(), AllOutputs());
-      if constexpr (any_once(AllOutputs())) finish_row(row, from, AllInputs(), AllOutputs());
+    for (i64 first = begin; first < end; first += kRows) {
+      clear_sums(AllOutputs());
+      for (i64 at = first; at < first + kRows && at < end; ++at) row(at);
+      flush_sums(AllOutputs());
     }
   }
 };

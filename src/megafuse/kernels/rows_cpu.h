@@ -47,7 +47,7 @@ struct RowsCpu : PointwiseCpu<K> {
   using Base::words;
 
   static constexpr i64 kPiece = 65536;  // elements: with a few kept of each, what an L2 cache holds
-  static constexpr i64 kMostHeld = 4 * kPiece;  // elements of a row that are kept in a buffer
+  static constexpr i64 kMostHeld = 4 * kPiece;  // numbers of a row that are kept in a buffer
   static constexpr int kLanes = 64;             // elements summed side by side
   static constexpr i64 kRun = 2048;             // elements summed before their sums are
   static constexpr int kRows = 32;  // rows summed in F before they are added to the partial sums
@@ -70,6 +70,7 @@ struct RowsCpu : PointwiseCpu<K> {
   static constexpr int kArrays = kTogether * Fn::kept + (has_sums ? K::outputs : 0);
 
   i64 slot, cols;
+  i64 rows = 0;  // of this thread
   Random random = {};
   void* allocated;
   F* buffer;          // for what is kept, part by part; then for the sums, output by output
@@ -77,9 +78,9 @@ struct RowsCpu : PointwiseCpu<K> {
 
   RowsCpu(const u64* w, i64 s) : Base(w), slot(s), cols(i64(w[K::size])) {
     if constexpr (K::random) random = Random::read(words + K::rng);
-    const i64 arrays = kArrays + (Base::staged ? K::inputs - kLateAt : 0);
-    const u64 totals = holds() ? u64(cols / kPiece + 1) * sizeof(Total) : 0;
-    allocated = __builtin_malloc(u64(length_of_buffer() * arrays) * sizeof(F) + totals + kLine);
+    const i64 totals = holds() ? (cols / kPiece + 1) * i64(sizeof(Total) / sizeof(F)) : 0;
+    allocated = __builtin_malloc(
+        u64(kArrays * length_of_buffer() + widened_length() + totals) * sizeof(F) + kLine);
     buffer = reinterpret_cast<F*>((reinterpret_cast<u64>(allocated) + kLine - 1) / kLine * kLine);
     use_buffer(0);
   }
@@ -92,17 +93,23 @@ struct RowsCpu : PointwiseCpu<K> {
     return (length + kLanes - 1) / kLanes * kLanes;
   }
 
-  // ---- rows of several pieces whose steps change what is kept
+  // ---- rows of several pieces of which everything is kept
 
   // Softmax takes each exponential once and keeps it until the row's total is known: in the output
   // where that holds F, else in a buffer of the whole row. 13 x 151936 in float32 takes 3.7 ms so
   // and 7.1 ms with exponentials taken twice (eager 4.9); in 16 bits 1.8 and 1.35 times eager's
-  // speed, and 0.97 and 0.72. (Pieces that fit into L1 would not be faster.) Longer 16-bit rows
-  // take them twice: a thread should not need megabytes.
+  // speed, and 0.97 and 0.72. (Pieces that fit into L1 would not be faster.) float16 rows are kept
+  // too, since reading them again means to convert them again. Longer 16-bit rows do so: a thread
+  // should not need megabytes.
+  template <int... I>
+  static constexpr bool all_staged(Indices<I...>) {
+    return (Base::template is_staged<In<I>> && ...);
+  }
   static constexpr bool kInOutput =
       Fn::changes_kept && Fn::kept == 1 && K::outputs == 1 && is_plain<Out<0>>;
+  static constexpr bool kHolds = Fn::changes_kept || (Fn::keeps_inputs && all_staged(Early()));
   MF_INLINE bool holds() const {
-    return Fn::changes_kept && cols > kPiece && (kInOutput || cols <= kMostHeld);
+    return kHolds && cols > kPiece && (kInOutput || cols * Fn::kept <= kMostHeld);
   }
   // Where the kept numbers of the row from `column` on are held.
   MF_INLINE void use_held(i64 column) {
@@ -111,7 +118,7 @@ struct RowsCpu : PointwiseCpu<K> {
                           : buffer + p * length_of_buffer() + column;
   }
   MF_INLINE Total* totals_of_pieces() const {
-    return reinterpret_cast<Total*>(buffer + kArrays * length_of_buffer());
+    return reinterpret_cast<Total*>(buffer + kArrays * length_of_buffer() + widened_length());
   }
   ~RowsCpu() { __builtin_free(allocated); }
   RowsCpu(const RowsCpu&) = delete;
@@ -135,21 +142,27 @@ struct RowsCpu : PointwiseCpu<K> {
     Base::template stage<Op>(from.base, staging, n);
     return from;
   }
-  // The same of a late input. Of float16 rows of one piece it is converted once for all rows: the
-  // weight's conversion was a seventh of a layer norm's time.
+  // The same of a late input. Of float16 rows it is converted once, where it is read more often:
+  // for each row the weight's conversion was a seventh of a layer norm's time. Not beside long
+  // sums, which leave no room in the cache.
   template <int L>
   MF_INLINE Access late_reader(i64 column, i64 n, float* staging) const {
     if constexpr (Base::template is_staged<LateIn<L>>)
-      if (cols <= kPiece) return {reinterpret_cast<u64>(widened_late<L>() + column), 1, F(0)};
+      if (widens_late()) return {reinterpret_cast<u64>(widened_late<L>() + column), 1, F(0)};
     return reader<LateIn<L>>(K::outputs + kLateAt + L, column, n, staging);
+  }
+  MF_INLINE bool widens_late() const { return (rows > 1 || Fn::weighs) && widened_length() > 0; }
+  MF_INLINE i64 widened_length() const {
+    const bool fits = cols <= (has_sums ? kPiece : kMostHeld);
+    return Base::staged && fits ? (K::inputs - kLateAt) * cols : 0;
   }
   template <int L>
   MF_INLINE float* widened_late() const {
-    return reinterpret_cast<float*>(buffer + (kArrays + L) * length_of_buffer());
+    return reinterpret_cast<float*>(buffer + kArrays * length_of_buffer() + L * cols);
   }
   template <int... L>
   MF_INLINE void widen_late(Indices<L...>) const {
-    if (cols <= kPiece) (widen_late<L>(), ...);
+    if (widens_late()) (widen_late<L>(), ...);
   }
   template <int L>
   MF_INLINE void widen_late() const {
@@ -418,8 +431,10 @@ struct RowsCpu : PointwiseCpu<K> {
 
   // ---- sums over rows
 
-  // In F first, where there is a buffer for that; else straight into the partial sums.
-  MF_INLINE bool sums_in_buffer() const { return has_sums && cols <= kPiece; }
+  // In F first, where there is a buffer for that, and rows enough; else straight into the partial
+  // sums.
+  static constexpr i64 kFewRows = 2;
+  MF_INLINE bool sums_in_buffer() const { return has_sums && cols <= kPiece && rows > kFewRows; }
 
   template <int O>
   MF_INLINE F* sums() const {
@@ -573,6 +588,7 @@ struct RowsCpu : PointwiseCpu<K> {
     if constexpr (K::random) {
       if (begin == 0) random.remember(words + K::rng);
     }
+    rows = end - begin;
     widen_late(Late());
     for (i64 first = begin; first < end;) {
       const i64 last = sums_in_buffer() && first + kRows < end ? first + kRows : end;

@@ -16,10 +16,13 @@ import shutil
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
+
+from megafuse.runtime import cache_limit
 
 
 class CacheError(RuntimeError):
@@ -29,6 +32,7 @@ class CacheError(RuntimeError):
 _KEY = re.compile(r"[0-9a-f]{64}")
 _CHECKSUM = ".sha256"
 _TEMPORARY = "tmp-"
+_MARKED_ANEW = 60.0  # seconds after which a use is worth a write
 _SET = "set MEGAFUSE_CACHE to a directory that you can write"
 _ELSEWHERE = "or set MEGAFUSE_CACHE to one that only you can write"
 
@@ -65,13 +69,15 @@ def get(key: str, filename: str, build: Callable[[Path], None]) -> Path:
     raises leaves nothing behind, and its exception comes through.
     """
     _check_names(key, filename)
-    entry = directory() / key[:2] / key
+    place = directory()
+    entry = place / key[:2] / key
     path = entry / filename
     if _intact(path):
         return path
     with _locked(entry):
         if not _intact(path):
             _build(entry, path, build)
+    cache_limit.after_build(place)
     return path
 
 
@@ -84,13 +90,18 @@ def find(key: str, filename: str) -> Path | None:
 
 def entries_with(filename: str) -> list[str]:
     """The keys of all entries that hold a file of this name."""
-    return [entry.name for entry in _entries() if (entry / filename).is_file()]
+    return [entry.name for entry in folders() if (entry / filename).is_file()]
+
+
+def folder(key: str) -> Path:
+    """Where the entry of this key is, if it is."""
+    _check_names(key, "entry")
+    return directory() / key[:2] / key
 
 
 def remove(key: str) -> bool:
     """Removes one entry, unless somebody builds it at this moment; whether it did."""
-    _check_names(key, "entry")
-    entry = directory() / key[:2] / key
+    entry = folder(key)
     with contextlib.suppress(Timeout), _locked(entry, timeout=0):
         shutil.rmtree(entry, ignore_errors=True)
         return not entry.exists()
@@ -99,7 +110,7 @@ def remove(key: str) -> bool:
 
 def size() -> tuple[int, int]:
     """(entries, bytes) in the cache."""
-    entries = list(_entries())
+    entries = list(folders())
     files = (file for entry in entries for file in entry.rglob("*"))
     return len(entries), sum(_bytes(file) for file in files)
 
@@ -109,7 +120,7 @@ def clear() -> int:
 
     Lock files, which are empty, stay: removing one that is waited for would split the lock.
     """
-    return sum(remove(entry.name) for entry in list(_entries()))
+    return sum(remove(entry.name) for entry in list(folders()))
 
 
 # ---- the directory
@@ -187,6 +198,10 @@ def _digest(path: Path) -> bytes:
 
 
 def _intact(path: Path) -> bool:
+    """Also marks it as used, before it is looked at: a sweep then leaves it (cache_limit.py)."""
+    with contextlib.suppress(OSError):
+        if time.time() - path.stat().st_mtime > _MARKED_ANEW:
+            os.utime(path)
     try:
         return _beside(path).read_bytes() == _digest(path)
     except OSError:  # missing, unreadable, or a directory in its place
@@ -313,10 +328,11 @@ def _acquire(lock: BaseFileLock, timeout: float) -> None:
 # ---- the whole cache
 
 
-def _entries() -> Iterator[Path]:
-    for folder in directory().iterdir():
-        if len(folder.name) == 2 and folder.is_dir():
-            yield from (entry for entry in folder.iterdir() if _KEY.fullmatch(entry.name))
+def folders() -> Iterator[Path]:
+    """That of every entry."""
+    for two in directory().iterdir():
+        if len(two.name) == 2 and two.is_dir():
+            yield from (entry for entry in two.iterdir() if _KEY.fullmatch(entry.name))
 
 
 def _bytes(file: Path) -> int:

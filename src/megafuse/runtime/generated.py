@@ -58,7 +58,7 @@ def kernel(
         vector=vector,
         wide_index=wide_index,
         across=across,
-        launch=_launch(body, walks[outputs:], row_vectors, vector) if index >= 0 else None,
+        launch=cuda_launch(body, walks[outputs:], row_vectors, vector) if index >= 0 else None,
     )
     source = generated.source(made)
     label = f"{body.name} (fused)"
@@ -71,7 +71,7 @@ def kernel(
     return cubin, made.symbol, *how
 
 
-def _launch(body: Body, walks: tuple[str, ...], row_vectors: int, vector: int) -> RowLaunch | None:
+def cuda_launch(body: Body, walks: tuple[str, ...], row_vectors: int, vector: int) -> RowLaunch | None:
     """How a row-wise CUDA kernel is launched."""
     if not body.row_wise:
         return None

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
+import re
+import struct
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,57 @@ def compile_cubin(
         return _cubin(core, source, core.ProgramOptions(**fields))
     except Exception as error:
         raise CompileError(_command(fields), _explained(str(error), arch), _kept(source)) from error
+
+
+@dataclass(frozen=True)
+class Used:
+    """What ptxas tells of a kernel."""
+
+    registers: int
+    spilled: int  # bytes that are stored because registers ran out
+    instructions: int  # of 16 bytes, with what the compiler fills the end up with left out
+
+
+def used(source: str, arch: str, include: Sequence[Path], *, contract: bool = False) -> Used:
+    """Compiles as compile_cubin does, and reads what ptxas says; raises CompileError."""
+    trouble = problem()
+    if trouble is not None:
+        raise CompileError([], trouble)
+    core, log = _core(), io.StringIO()
+    paths = [str(path) for path in include]
+    fields = {**options(arch, contract), "name": "megafuse.cu", "include_path": paths}
+    made = core.ProgramOptions(**fields, ptxas_options=["-v"])
+    try:
+        program = core.Program(source, "c++", made)
+        cubin = bytes(program.compile("cubin", logs=log).code)
+    except Exception as error:
+        raise CompileError(_command(fields), _explained(str(error), arch), _kept(source)) from error
+    said = log.getvalue()
+    registers = [int(n) for n in re.findall(r"Used (\d+) registers", said)]
+    spilled = [int(n) for n in re.findall(r"(\d+) bytes spill stores", said)]
+    return Used(max(registers, default=0), sum(spilled), _instructions(cubin))
+
+
+_NOP = 0x7918  # the low 16 bits of the instruction, from sm_70 on
+
+
+def _instructions(cubin: bytes) -> int:
+    """Those of the ELF file's sections .text.<kernel>; instructions have 16 bytes from sm_70 on."""
+    at, size, count, names = *struct.unpack_from("<Q", cubin, 40), *struct.unpack_from(
+        "<HHH", cubin, 58
+    )
+    headers = [struct.unpack_from("<IIQQQQ", cubin, at + i * size) for i in range(count)]
+    total = 0
+    for name, _, _, _, start, length in headers:
+        if cubin[headers[names][4] + name :].startswith(b".text."):
+            words = [
+                int.from_bytes(cubin[i : i + 2], "little")
+                for i in range(start, start + length, 16)
+            ]
+            while words and words[-1] == _NOP:
+                words.pop()
+            total += len(words)
+    return total
 
 
 def options(arch: str, contract: bool = False) -> dict[str, Any]:

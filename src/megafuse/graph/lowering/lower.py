@@ -12,7 +12,7 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
-from megafuse.graph import origin
+from megafuse.graph import guards, origin
 from megafuse.graph.capture import Captured
 from megafuse.graph.ir import Extern, Graph, Input, Number, Origin, Result, Size, Value
 from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the table)
@@ -62,6 +62,7 @@ class _Lowering:
     ) -> None:
         self.traced = traced
         self.symbols = captured.symbols
+        self.equal = guards.equalities(captured.guards)
         self.input_names = names
         self.builder = Builder(Names(), self.sizes, trust_indices)
         self.env: dict[torch.fx.Node, Any] = {}
@@ -80,7 +81,7 @@ class _Lowering:
             elif node.op == "call_function":
                 self.env[node] = self.call(node)
                 self.name(self.env[node], named[node])
-        outputs = self.traced.graph.output_node().args[0]
+        outputs: Any = self.traced.graph.output_node().args[0]
         values = [self.output(node) for node in outputs]
         strides = [self.strides(node) for node in outputs]
         inputs = sorted(self.inputs, key=lambda value: value.position)
@@ -107,7 +108,7 @@ class _Lowering:
     def size(self, size: Any) -> Size:
         if not isinstance(size, Symbolic):
             return int(size)
-        expr = size.node.expr.xreplace(self.symbols)
+        expr = guards.simpler(size.node.expr.xreplace(self.symbols), self.equal)
         return int(expr) if expr.is_Integer else expr
 
     # What comes from outside
@@ -149,7 +150,7 @@ class _Lowering:
         return float(expr) if made.dtype == torch.float64 else int(expr)
 
     def tensor_constant(self, node: torch.fx.Node) -> Value:
-        """A tensor made from Python's numbers: a constant if it has one element, else one more input."""
+        """A tensor made from Python's numbers: a constant if it is one number, else an input."""
         tensor = getattr(self.traced, str(node.target))
         if tensor.dim() == 0 and tensor.dtype in SUPPORTED:
             return self.builder.constant(tensor.item(), tensor.dtype)

@@ -1,0 +1,101 @@
+"""A kernel in the making: a domain, and where in it its members are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import sympy
+import torch
+
+from megafuse.graph.affine import Coordinates
+from megafuse.graph.coordinates import same
+from megafuse.graph.cost import numel
+from megafuse.graph.ir import Input, Number, Reduce, Size, Value, axis
+from megafuse.graph.reads import Read
+
+
+@dataclass(eq=False)
+class Cluster:
+    """A kernel in the making. Of a single Extern: a call of the library (`call`)."""
+
+    number: int
+    numbers: list[int] = field(default_factory=list)  # its own, and of those merged into it
+    shape: tuple[Size, ...] = ()
+    rows: int = 0
+    call: bool = False
+    coordinates: dict[Value, Coordinates] = field(default_factory=dict)
+    inner: dict[Reduce, Coordinates] = field(default_factory=dict)  # of a reduction's source
+    sources: set[Value] = field(default_factory=set)  # solid values read from outside
+    before: set[int] = field(default_factory=set)  # clusters that it reads from
+    first: int = 0  # places in the graph's order
+    last: int = 0
+
+    @property
+    def outer(self) -> tuple[Size, ...]:
+        return self.shape[: len(self.shape) - self.rows]
+
+    @property
+    def axes(self) -> list[sympy.Symbol]:
+        return [axis(dim) for dim in range(len(self.shape))]
+
+    def spaces(self) -> Iterator[tuple[tuple[Size, ...], Coordinates]]:
+        """Shapes that members have, with their coordinates: each once."""
+        found: list[tuple[tuple[Size, ...], Coordinates]] = []
+        for value, at in self.coordinates.items():
+            if (value.shape, at) not in found:
+                found.append((value.shape, at))
+                yield value.shape, at
+
+
+class Refused(Exception):
+    """Why a value does not join a cluster: what explain() says of the cut."""
+
+
+def is_input(value: Value) -> bool:
+    """What comes from outside, and before every step."""
+    return isinstance(value, (Input, Number))
+
+
+def draws(value: Value) -> bool:
+    """Whether it takes random numbers, whose order must stay."""
+    tags = getattr(getattr(value, "target", None), "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+def without_ones(at: Coordinates, shape: tuple[Size, ...]) -> Coordinates:
+    """The same place, with 0 for every coordinate that can be nothing else."""
+    zero = sympy.Integer(0)
+    return tuple(zero if size == 1 else sympy.sympify(i) for i, size in zip(at, shape, strict=True))
+
+
+def reduced(value: Reduce, at: Coordinates) -> Coordinates:
+    """Where a reduction is, for a source that is at `at`."""
+    zero = sympy.Integer(0)
+    return tuple(
+        zero if dim in value.dims else place
+        for dim, place in enumerate(at)
+        if value.keep or dim not in value.dims
+    )
+
+
+def turned(shape: tuple[Size, ...], read: Read, cluster: Cluster) -> Coordinates | None:
+    """The coordinates that make this read a hit, where it only orders axes anew."""
+    if read.at is None or not same(numel(shape), numel(read.value.shape)):
+        return None
+    places = dict(zip(read.at, cluster.coordinates[read.value], strict=True))
+    found = [
+        sympy.Integer(0) if size == 1 else places.get(axis(dim)) for dim, size in enumerate(shape)
+    ]
+    return None if None in found else tuple(found)
+
+
+def permute(cluster: Cluster, order: list[int]) -> dict[sympy.Symbol, sympy.Symbol]:
+    """The domain's axes in another order. Returns what each is called now."""
+    cluster.shape = tuple(cluster.shape[d] for d in order)
+    anew = {axis(old): axis(new) for new, old in enumerate(order)}
+    for value, at in cluster.coordinates.items():
+        cluster.coordinates[value] = tuple(i.xreplace(anew) for i in at)
+    for reduction, at in cluster.inner.items():
+        cluster.inner[reduction] = tuple(i.xreplace(anew) for i in at)
+    return anew
