@@ -201,6 +201,7 @@ def test_cuda_sources_compile(arch: str) -> None:
 
 
 @needs_nvrtc
+@pytest.mark.slow
 def test_every_primitive_compiles_for_cuda() -> None:
     for dtype, names in BODIES.values():
         operands = PRIMS[names[0]].operands

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from codegen.bodies import DTYPES, NAMES, cast, load, number, op, over_row, written
 from codegen.judging import check
-from codegen.row_bodies import CASES
+from codegen.row_bodies import CASES, result
 from codegen.running import Index, run
 from megafuse.codegen.body import Body, Fetched
 from megafuse.codegen.functor import functor_text
@@ -149,7 +149,8 @@ def rms_norm_backward(dtype: str) -> Body:
     count = cast(number(0, name="n"), wide)
     shared = op("div", over_row("sum", op("mul", g, h)), count, name="shared")
     dx = op("mul", scale, op("sub", g, op("mul", h, shared)), name="dx")
-    return Body("rms_norm_backward", (dtype,) * 4, (dx, op("mul", grad, h, name="dw")), scalars=1)
+    outputs = (result(dx, dtype), op("mul", grad, h, name="dw"))
+    return Body("rms_norm_backward", (dtype,) * 4, outputs, scalars=1)
 
 
 @pytest.mark.parametrize("cols", [5, 63, 64, 300, 3001])

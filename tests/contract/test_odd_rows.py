@@ -109,7 +109,9 @@ def test_dropout_goes_by_place(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(
-    "shape", [(7, 5), (300, 333), (50, 3331), (11, 3, 49), (9, 7, 65)], ids=str
+    "shape",
+    [(7, 5), (300, 333), (50, 3331), (11, 3, 49), (9, 7, 65), (9001, 4), (1501, 47)],
+    ids=str,
 )
 @pytest.mark.parametrize("layout", ["plain", "unaligned", "padded", "transposed"])
 def test_pointwise(layout: str, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:

@@ -321,6 +321,21 @@ def test_special_values(value: str, cols: int, dtype: torch.dtype, device: str) 
         same_class("residual_layer_norm", ours, theirs)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_pieces_of_a_long_softmax(dtype: torch.dtype, device: str) -> None:
+    """The CPU finds a row's exponentials piece by piece, 65,536 elements each, and keeps them: a
+    piece may have nothing to add, or all there is."""
+    x = drawn((4, 150_000), dtype, device)
+    x[0, :70_000] = -torch.inf
+    x[1, 70_000:] = -torch.inf
+    x[2, :70_000] -= 300
+    x[3, 149_999] = 300
+    compare("softmax", x, 1.0, None, False)
+    for value in (torch.nan, torch.inf):
+        x[:, 140_000] = value
+        assert mf.softmax(x).isnan().all()
+
+
 def test_rows_far_from_zero(device: str) -> None:
     """A mean 10,000 standard deviations away: a sum of squares would have lost the variance."""
     for cols in (1000, 100_003):

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from megafuse.graph.capture import Captured, capture
 from megafuse.graph.clean import clean
 from megafuse.graph.interpret import Mode, interpret
-from megafuse.graph.ir import Extern, Graph
+from megafuse.graph.ir import Extern, Graph, Number, Value
 from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.validate import validate
 
@@ -55,6 +55,19 @@ def run(
     return returned(found, outputs)
 
 
+def check(function: Callable[..., Any], *args: Any, whole: bool = True, **kwargs: Any) -> None:
+    """The IR gives what eager gives, before and after the passes; and nothing is left to the
+    library, where `whole` says so."""
+    want = function(*args, **kwargs)
+    found = captured(function, *args, **kwargs)
+    graph = validate(lower(found))
+    cleaned = clean(graph)
+    if whole:
+        assert not externs(cleaned)
+    for each in (graph, cleaned):
+        assert_same(returned(found, interpret(each, placed(found, args, kwargs))), want)
+
+
 def returned(found: Captured, outputs: list[Any]) -> Any:
     leaves = [
         leaf.value
@@ -84,8 +97,8 @@ def gradients(
     drawn = [torch.randn_like(r) for r in results]
     of_result = dict(zip(_differentiable_places(found), drawn, strict=True))
     takes = [
-        of_result[which] if kind == "gradient" else _plain(saved[which])
-        for kind, which in found.backward_takes
+        of_result[which] if kind == "gradient" else _taken(saved[which], taker)
+        for (kind, which), taker in zip(found.backward_takes, backward.inputs, strict=False)
     ]
     with torch.no_grad():
         got = interpret(backward, takes, mode)
@@ -102,10 +115,9 @@ def _differentiable_places(found: Captured) -> list[int]:
     return [which for kind, which in found.backward_takes if kind == "gradient"]
 
 
-def _plain(saved: Any) -> Any:
+def _taken(saved: Any, taker: Value) -> Any:
     """A number is saved as a tensor of one element, and taken as a number."""
-    numbers = isinstance(saved, torch.Tensor) and saved.dim() == 0
-    return saved.item() if numbers and saved.dtype in (torch.float64, torch.int64) else saved
+    return saved.item() if isinstance(taker, Number) else saved
 
 
 def assert_same(got: Any, want: Any, dtype: torch.dtype | None = None) -> None:

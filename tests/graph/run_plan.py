@@ -141,10 +141,12 @@ class _Run:
         assert NAMES[term.dtype] == operand.buffer.dtype, (term, operand.buffer)
         base = self.memory[operand.buffer]
         strides, start = self.ints(operand.strides), self.int(operand.offset)
-        strides = [0 if n == 1 else s for s, n in zip(strides, shape, strict=True)]
-        torch.as_strided(base, shape, strides, base.storage_offset() + start).copy_(
-            value.expand(shape)
-        )
+        value = value.expand(shape)
+        for dim, stride in enumerate(strides):
+            if stride == 0:  # the same all along it
+                value = value.narrow(dim, 0, 1)
+        to = torch.as_strided(base, value.shape, strides, base.storage_offset() + start)
+        to.copy_(value)
 
 
 class _BodyRun:
@@ -178,8 +180,10 @@ class _BodyRun:
         assert NAMES[term.dtype] == operand.buffer.dtype
         if 0 in self.shape:
             return torch.empty(self.shape, dtype=_held(base.dtype))
-        seen = torch.as_strided(base, self.shape, strides, base.storage_offset() + start)
-        return seen.to(_held(base.dtype))
+        place = torch.tensor(base.storage_offset() + start)
+        for i, stride in zip(self.axes(), strides, strict=True):
+            place = place + i * stride  # kernels have negative strides, torch has not
+        return _flat(base)[place.expand(self.shape)].to(_held(base.dtype))
 
     def scalar(self, term: Scalar) -> torch.Tensor:
         word = self.step.words[term.slot]
@@ -204,8 +208,8 @@ class _BodyRun:
         address = self.step.words[term.base]
         assert isinstance(address, Address)
         base = self.run.read(address.buffer)
-        whole = base.untyped_storage().nbytes() // base.itemsize
-        flat = torch.as_strided(base, (whole,), (1,), 0)
+        flat = _flat(base)
+        whole = flat.numel()
         place = torch.tensor(base.storage_offset() + self.run.int(address.offset))
         for at, slot in zip(term.at, term.strides, strict=True):
             place = place + self.values[at] * self.run.int(self.step.words[slot])
@@ -225,6 +229,11 @@ class _BodyRun:
         if x.shape[-1] == 0 and term.kind in ("amax", "amin"):
             return torch.full((*x.shape[:-1], 1), -math.inf if term.kind == "amax" else math.inf)
         return getattr(torch, term.kind)(x, -1, keepdim=True)
+
+
+def _flat(base: torch.Tensor) -> torch.Tensor:
+    """All memory that it is in."""
+    return torch.as_strided(base, (base.untyped_storage().nbytes() // base.itemsize,), (1,), 0)
 
 
 def _held(dtype: torch.dtype) -> torch.dtype:

@@ -9,19 +9,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from graph.run_plan import run_plan
 from megafuse.graph.capture import capture
+from megafuse.graph.clean import clean
 from megafuse.graph.ir import Graph
-from megafuse.graph.lowering.lower import decompositions, lower
+from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
 from megafuse.graph.plan import Call, Plan
-from tests.graph.run_plan import run_plan
 
 Function = Callable[..., Any]
 
 
 def cut(function: Function, *args: Any) -> tuple[Plan, Graph]:
     with torch.no_grad():
-        graph = lower(capture(function, args, decompositions=decompositions()))
+        graph = clean(lower(capture(function, args, decompositions=decompositions())))
     return partition(graph, function.__name__), graph
 
 
@@ -200,7 +201,7 @@ ZOO: dict[Function, tuple[tuple[Any, ...], int]] = {
     two_chains: ((r(5), r(7, 2)), 2),
     several: ((r(5, 7), r(5, 7)), 1),
     transposed: ((r(5, 7),), 1),
-    zero_dim: ((r(()), r(())), 2),
+    zero_dim: ((r(()), r(())), 1),
     row_and_column: ((r(4), r(6)), 1),
     padded: ((r(4, 6),), 1),
     rolled: ((r(4, 6),), 1),

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
+from graph.run_plan import run_plan
+from graph.test_partition import calls, check, compare, cut, gated_norm, kernels, softmax
 from megafuse.graph.capture import capture
 from megafuse.graph.cluster import Cluster
 from megafuse.graph.clusters import Clusters
-from megafuse.graph.lowering.lower import decompositions, lower
+from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
 from megafuse.graph.plan import Address, Plan
-from tests.graph.run_plan import run_plan
-from tests.graph.test_partition import calls, check, compare, cut, gated_norm, kernels, softmax
 
 r = torch.randn
 
@@ -184,6 +184,38 @@ def test_gradient_of_layer_norm() -> None:
     assert kernels(plan) <= 2
 
 
+def test_channels_stay_last_between_convolutions() -> None:
+    def block(x, w):
+        h = torch.relu(torch.nn.functional.conv2d(x, w, padding=1) + 1)
+        return torch.nn.functional.conv2d(h, w, padding=1) * 2
+
+    images = r(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    plan = check(block, images, r(3, 3, 3, 3).to(memory_format=torch.channels_last))
+    assert kernels(plan) == 2
+
+
+def test_rows_of_several_dimensions_that_are_not_dense() -> None:
+    def norm(x, w):
+        h = x - x.mean((-2, -1), keepdim=True)
+        return h / h.square().sum((-2, -1), keepdim=True).sqrt() * w[:, None]
+
+    assert kernels(check(norm, r(3, 8, 5)[:, ::2], r(4))) == 1
+
+
+def test_a_reduction_turns_the_domain_of_what_it_joins() -> None:
+    """The axis of size 1 goes first, for the value that is there and for the reduction's source."""
+
+    def function(x, y):
+        return torch.tanh(x), (y * 2).sum()
+
+    check(function, r(2, 3, 1), r(2, 3, 1))
+
+    def columns(x):
+        return torch.tanh(x), (x * 2).sum(0), x.amax(0)
+
+    check(columns, torch.empty(4, 3).normal_())
+
+
 def test_operands_are_bounded() -> None:
     def function(*xs):
         total = xs[0]
@@ -206,9 +238,9 @@ def test_time_is_linear_in_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Clusters, "before", counted)
     counts = []
-    for count in (10, 40):
+    for count in (20, 60):
         visits.clear()
         plan, _ = cut(layers(count), r(4, 6), r(6, 6))
         counts.append(len(visits))
         assert kernels(plan) == count + 1
-    assert counts[0] <= counts[1] <= 5 * counts[0]
+    assert counts[0] <= counts[1] <= 4 * counts[0]

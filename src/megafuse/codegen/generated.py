@@ -33,6 +33,7 @@ class Generated:
     wide_index: bool = False
     across: bool = False  # pointwise: vectors are cut across rows
     row_wise: bool = False
+    rounds: bool = False  # after every primitive, as eager does
     short_rows: bool = False  # row-wise on the CPU: up to SHORT columns, many rows side by side
     launch: RowLaunch | None = None  # row-wise on CUDA
 
@@ -42,8 +43,9 @@ class Generated:
 
     @property
     def contracts(self) -> bool:
-        """Whether a*b+c is rounded once (see Variant.contracts)."""
-        return self.row_wise
+        """Whether a*b+c is rounded once (see Variant.contracts): not where eager's bits are asked
+        for."""
+        return self.row_wise and not self.rounds
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -87,6 +89,7 @@ def generated(
         wide_index=wide_index,
         across=across,
         row_wise=body.row_wise,
+        rounds=body.rounds,
         short_rows=short_rows,
         launch=launch,
     )

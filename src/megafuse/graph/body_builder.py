@@ -64,6 +64,7 @@ class BodyBuilder:
         self._loads: dict[Any, Loaded] = {}
         self._slots: dict[Any, int] = {}
         self._built: dict[Any, Term] = {}
+        self._known: dict[Any, Term] = {}
 
     # Operands and words
 
@@ -81,6 +82,21 @@ class BodyBuilder:
             self._slots[key] = len(self.words)
             self.words.append(word)
         return self._slots[key]
+
+    def one(self, term: Term) -> Term:
+        """The term itself, or the same from before: equal conditions and indices are one."""
+        key: tuple[Any, ...]
+        if isinstance(term, Applied):
+            key = (term.prim.name, term.dtype, term.args)
+        elif isinstance(term, Written):
+            key = (repr(term.value), term.dtype)
+        else:
+            assert isinstance(term, Scalar)
+            key = (term.slot, term.dtype)
+        return self._known.setdefault(key, term)
+
+    def apply(self, prim: str, *args: Term, dtype: str) -> Term:
+        return self.one(Applied(PRIMS[prim], args, dtype=dtype))
 
     def strides(self, steps: Sequence[Size]) -> tuple[Size, ...] | None:
         """A stride for each dimension of the kernel's index space, whose row is one dimension."""
@@ -130,26 +146,26 @@ class BodyBuilder:
     def number(self, value: Value) -> Term:
         dtype = DTYPES[value.dtype]
         if isinstance(value, Constant) and not isinstance(value.value, sympy.Basic):
-            return Written(value.value, dtype=dtype)
+            return self.one(Written(value.value, dtype=dtype))
         word = number_of(value)
         assert word is not None, f"{value.name} is no number of the call"
         kind = "Double" if value.dtype.is_floating_point else "Long"
         name = value.name if isinstance(value, Number) else None
-        term: Term = Scalar(self.slot(word, kind), dtype=kind, name=name)
-        return term if kind == dtype else Applied(PRIMS["cast"], (term,), dtype=dtype)
+        term = self.one(Scalar(self.slot(word, kind), dtype=kind, name=name))
+        return term if kind == dtype else self.apply("cast", term, dtype=dtype)
 
     def pointwise(self, value: Pointwise, at: Coordinates, mask: Term | None) -> Term:
         dtype = DTYPES[value.dtype]
         word = number_of(value)
         if word is not None:
-            return Scalar(self.slot(word, "Double"), dtype="Double", name=value.origin.name)
+            slot = self.slot(word, "Double")
+            return self.one(Scalar(slot, dtype="Double", name=value.origin.name))
         args = []
         for operand in value.inputs:
             place = mapped(broadcast_at(operand.shape, value.shape), at, self.shape)
             args.append(self.build(operand, place, mask))
-        return Applied(
-            value.prim, tuple(args), dtype=dtype, name=value.origin.name, line=value.origin.text
-        )
+        name, line = value.origin.name, value.origin.text
+        return self.one(Applied(value.prim, tuple(args), dtype=dtype, name=name, line=line))
 
     def reduce(self, value: Reduce, at: Coordinates, mask: Term | None) -> Term:
         if not value.dims:
@@ -226,7 +242,7 @@ class BodyBuilder:
         inside = self.inside(value, source)
         both = inside if mask is None else mask
         if inside is not None and mask is not None:
-            both = Applied(PRIMS["logical_and"], (mask, inside), dtype="Bool")
+            both = self.apply("logical_and", mask, inside, dtype="Bool")
         if both is None:
             return self.build(value.source, source, None)
         return self.masked(value, source, both)
@@ -243,8 +259,9 @@ class BodyBuilder:
         number: float | int | bool = value.otherwise
         if not value.dtype.is_floating_point:
             number = bool(number) if value.dtype == torch.bool else int(number)
-        otherwise = Written(number, dtype=dtype)
-        return Applied(PRIMS["where"], (inside, made, otherwise), dtype=dtype)
+        return self.apply(
+            "where", inside, made, self.one(Written(number, dtype=dtype)), dtype=dtype
+        )
 
     def inside(self, value: Gather, places: Coordinates) -> Term | None:
         """Whether all coordinates are in bounds; None if that is proven."""
@@ -252,22 +269,20 @@ class BodyBuilder:
         for place, size in zip(places, value.source.shape, strict=True):
             for test in self._tests(place, size):
                 found = (
-                    test
-                    if found is None
-                    else Applied(PRIMS["logical_and"], (found, test), dtype="Bool")
+                    test if found is None else self.apply("logical_and", found, test, dtype="Bool")
                 )
         return found
 
     def _tests(self, place: sympy.Expr, size: Size) -> list[Term]:
         if within(place, self.shape, size):
             return []
-        term = self.index.term(place)
-        found: list[Term] = []
+        walk = affine(place, self.axes)
+        start = sympy.sympify(0 if walk is None else walk[0])
+        term, found = self.index.term(place - start), []
         if not self._is_proven(place):
-            found.append(Applied(PRIMS["ge"], (term, Written(0, dtype="Long")), dtype="Bool"))
+            found.append(self.apply("ge", term, self.index.term(-start), dtype="Bool"))
         if not self._is_proven(size - 1 - place):
-            end = self.index.term(size)
-            found.append(Applied(PRIMS["lt"], (term, end), dtype="Bool"))
+            found.append(self.apply("lt", term, self.index.term(size - start), dtype="Bool"))
         return found
 
     def _is_proven(self, expr: sympy.Expr) -> bool:

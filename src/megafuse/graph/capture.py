@@ -218,7 +218,7 @@ class _Trace:
 
     def forward(self, primals: list[Any]) -> list[Any]:
         with functional():
-            self.results = unwrapped(self.call(wrapped(primals)))
+            self.results = list(unwrapped(self.call(wrapped(primals))))
             return self.results
 
     def with_backward(self, wanted: list[int]) -> Captured:
@@ -241,7 +241,7 @@ class _Trace:
                     wrapped(tangents),
                     allow_unused=True,
                 )
-                return unwrapped([*results, *gradients])
+                return list(unwrapped([*results, *gradients]))
 
         traced = self.make_fx(joint)(self.primals, tangents)
         count = counts[-1]
@@ -288,7 +288,8 @@ def _tidy(traced: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _outputs(traced: torch.fx.GraphModule) -> list[Any]:
-    return list(traced.graph.output_node().args[0])
+    outputs: Any = traced.graph.output_node().args[0]
+    return list(outputs)
 
 
 def _without_tangents(forward: torch.fx.GraphModule) -> torch.fx.GraphModule:

@@ -67,7 +67,7 @@ def rewrite(graph: Graph, step: Callable[[Value], Value]) -> Graph:
 
 def _copied(value: Value, made: dict[Value, Value]) -> Any:
     mine = copy.copy(value)
-    for field in fields(mine):  # type: ignore[arg-type]
+    for field in fields(mine):
         if field.name == "results":
             continue  # they come later, and say so themselves
         old = getattr(mine, field.name)

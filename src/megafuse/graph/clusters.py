@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 import sympy
 
-from megafuse.graph.affine import Coordinates, affine, contiguous, flat, mapped
+from megafuse.graph.affine import Coordinates, affine, collapsed, contiguous, flat, mapped
 from megafuse.graph.cluster import (
     Cluster,
     Refused,
@@ -32,6 +32,9 @@ from megafuse.graph.ir import Extern, Reduce, Result, Size, Value, axis
 from megafuse.graph.merging import merge
 from megafuse.graph.reads import Read, Reads
 from megafuse.graph.storage import Strides
+
+# Of clusters that a value reads nothing of, so many are tried.
+_NEAR = 3
 
 
 class Clusters:
@@ -51,6 +54,7 @@ class Clusters:
         self.all: dict[int, Cluster] = {}  # by number; a merged one's number is now another's
         self.cuts: dict[Value, str] = {}
         self._readers: dict[Value, list[Cluster]] = {}  # of memory: who read it lately
+        self._begun: list[Cluster] = []  # in their order
         self._drawn: Cluster | None = None  # the last that drew random numbers
         for value in values:
             if isinstance(value, Extern) or value in calls:
@@ -111,7 +115,8 @@ class Clusters:
             self.begin(value, reads)
 
     def _candidates(self, reads: list[Read]) -> list[Cluster]:
-        """Clusters of what it reads, the latest first; then those that read the same memory."""
+        """Clusters of what it reads, the latest first; then those that read the same memory, and
+        the last ones begun: what has one shape can share a launch at least."""
         found: dict[Cluster, None] = {}
         for read in reads:
             cluster = self.of.get(read.value)
@@ -121,13 +126,15 @@ class Clusters:
         ordered = sorted(found, key=lambda c: -c.last)
         for read in reads:
             if read.value not in self.of or self.of[read.value].call:
-                near = self._readers.get(read.value, [])[-3:]
+                near = self._readers.get(read.value, [])[-_NEAR:]
                 alive = [self.all[c.number] for c in reversed(near)]
                 ordered += [c for c in dict.fromkeys(alive) if c not in ordered]
-        return ordered
+        lately = dict.fromkeys(self.all[c.number] for c in reversed(self._begun[-_NEAR:]))
+        return ordered + [c for c in lately if c not in ordered]
 
     def begin(self, value: Value, reads: list[Read]) -> None:
         made = self.new(value)
+        self._begun.append(made)
         if isinstance(value, Reduce):
             source = value.source.shape
             order = [d for d in range(len(source)) if d not in value.dims] + list(value.dims)
@@ -174,8 +181,7 @@ class Clusters:
             raise Refused(self._why_not(value, shape, cluster))
         self._check_cycle(cluster, reads)
         if isinstance(value, Reduce):
-            self._turn_to_rows(value, at, cluster)
-            at = self._coordinates(shape, inside, cluster) or at
+            at = self._turn_to_rows(value, at, cluster)
             self._enter(value, reduced(value, at), reads, cluster, at)
         else:
             self._check_store(value, at, cluster)
@@ -246,8 +252,9 @@ class Clusters:
             return "reads it at other places than it is made at"
         return "another shape"
 
-    def _turn_to_rows(self, value: Reduce, at: Coordinates, cluster: Cluster) -> None:
-        """The domain of a first reduction gets its axes last; a later one must reduce the same."""
+    def _turn_to_rows(self, value: Reduce, at: Coordinates, cluster: Cluster) -> Coordinates:
+        """The domain of a first reduction gets its axes last; a later one must reduce the same.
+        Returns the coordinates of the reduction's source from then on."""
         reduced = [d for d in value.dims if value.source.shape[d] != 1]
         axes = [at[d] for d in reduced]
         if not all(isinstance(i, sympy.Symbol) for i in axes):
@@ -257,23 +264,36 @@ class Clusters:
             last = [i for i in last if cluster.axes.index(i) >= len(cluster.outer)]
             if axes != last:
                 raise Refused("another row length")
-            return
+            return at
         kept = [d for d in range(len(at)) if d not in reduced]
         if any(at[d].free_symbols & set(axes) for d in kept):
             raise Refused("reduces a part of the row")
         last = [cluster.axes.index(i) for i in axes]
+        self._check_rows_store(cluster, last)
         order = [d for d in range(len(cluster.shape)) if d not in last] + last
         cluster.rows = len(last)
         if not last:
             # Rows of one element: an axis of their own.
             cluster.shape, cluster.rows = (*cluster.shape, 1), 1
         elif order != list(range(len(order))):
-            permute(cluster, order)
+            anew = permute(cluster, order)
+            return tuple(i.xreplace(anew) for i in at)
+        return at
+
+    def _check_rows_store(self, cluster: Cluster, last: list[int]) -> None:
+        """What the cluster must write so far can be written along the row as one dimension."""
+        sizes = [cluster.shape[d] for d in last]
+        for value, at in cluster.coordinates.items():
+            strides = self.stored.get(value)
+            found = None if strides is None else affine(flat(at, strides), cluster.axes)
+            if found and collapsed([found[1][d] for d in last], sizes, len(last)) is None:
+                raise Refused("its memory is laid out otherwise")
 
     def _check_store(self, value: Value, at: Coordinates, cluster: Cluster) -> None:
         """What is written must lie along the domain's axes."""
         strides = self.stored.get(value) or contiguous(value.shape)
-        if affine(flat(at, strides), cluster.axes) is None:
+        found = affine(flat(at, strides), cluster.axes)
+        if found is None or collapsed(found[1], cluster.shape, cluster.rows) is None:
             raise Refused("its memory is laid out otherwise")
 
     # Cycles

@@ -92,6 +92,8 @@ def _simplified(expr: sympy.Expr, sizes: Mapping[sympy.Symbol, sympy.Expr]) -> s
     if not expr.args:
         return expr
     args = [_simplified(arg, sizes) for arg in expr.args]
+    if isinstance(expr, sympy.Add):
+        return _rejoined(sympy.Add(*args))
     if isinstance(expr, (FloorDiv, Mod, PythonMod)):
         whole, rest = _divided(args[0], args[1])
         bounds = _bounds(rest, sizes)
@@ -102,6 +104,20 @@ def _simplified(expr: sympy.Expr, sizes: Mapping[sympy.Symbol, sympy.Expr]) -> s
                 return Mod(rest, args[1])
             return whole + FloorDiv(rest, args[1])
     return expr.func(*args) if args != list(expr.args) else expr
+
+
+def _rejoined(expr: sympy.Expr) -> sympy.Expr:
+    """n·(i//n) + i%n is i: what splitting a dimension and merging it again gives."""
+    terms = list(sympy.Add.make_args(sympy.expand(expr)))
+    for term in list(terms):
+        for rest in term.atoms(Mod, PythonMod):
+            factor = term / rest
+            whole = sympy.expand(factor * rest.args[1] * FloorDiv(*rest.args))
+            if not factor.has(rest) and whole in terms and term in terms:
+                terms.remove(term)
+                terms.remove(whole)
+                terms.append(factor * rest.args[0])
+    return sympy.Add(*terms)
 
 
 def _divided(top: sympy.Expr, by: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:

@@ -41,17 +41,40 @@ def _sizes(stand_ins: Sequence[Any]) -> Iterator[Any]:
 
 
 def guards_of(shapes: ShapeEnv, symbols: Symbols) -> tuple[sympy.Basic, ...]:
-    """What the trace relied on, without what the stand-ins show already."""
-    found: dict[sympy.Basic, None] = {}
+    """What the trace relied on, without what the stand-ins show and what other guards imply."""
+    least: dict[sympy.Symbol, sympy.Expr] = {}
     for symbol, ours in symbols.items():
         bounds = shapes.var_to_range.get(symbol)
         if bounds is not None and symbol.is_integer and bounds.lower.is_Integer:
-            found[sympy.Ge(ours, bounds.lower, evaluate=False)] = None
+            least[ours] = bounds.lower
+    found = [sympy.Ge(symbol, low, evaluate=False) for symbol, low in least.items()]
+    equal: Equal = {}
     for guard in shapes.guards:
         expr = shapes.replace(guard.expr).xreplace(symbols)
-        if expr is not sympy.true:
-            found[expr] = None
+        if expr not in found and not _implied(simpler(expr, equal), least):
+            found.append(expr)
+            if isinstance(expr, sympy.Eq):
+                equal = equalities(found)
     return tuple(found)
+
+
+def _implied(guard: sympy.Basic, least: dict[sympy.Symbol, sympy.Expr]) -> bool:
+    """Whether it is seen to hold wherever each symbol is at least this."""
+    if not isinstance(guard, sympy.core.relational.Relational):
+        return bool(guard is sympy.true)
+    if guard.has(FloorDiv):
+        return False  # sympy knows nothing about these, and takes long to say so
+    more = {s: sympy.Dummy(integer=True, nonnegative=True) + low for s, low in least.items()}
+    over = sympy.expand((guard.lhs - guard.rhs).xreplace(more))
+    return bool(
+        {
+            ">=": over.is_nonnegative,
+            "<=": over.is_nonpositive,
+            ">": over.is_positive,
+            "<": over.is_negative,
+            "!=": over.is_positive or over.is_negative,
+        }.get(guard.rel_op)
+    )
 
 
 Equal = dict[sympy.Expr, sympy.Expr]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from megafuse.codegen.body import Applied, Scalar, Term, Written
-from megafuse.codegen.prims import PRIMS
+from megafuse.codegen.body import Scalar, Term, Written
 from megafuse.graph.ir import Size
 from megafuse.graph.plan import Operand
 
@@ -63,11 +62,12 @@ class IndexTerms:
 
     def _term(self, expr: sympy.Expr) -> Term:
         if expr.is_Integer:
-            return Written(int(expr), dtype="Long")
+            return self.builder.one(Written(int(expr), dtype="Long"))
         if expr in self.computed:
             return self._as_long(self.computed[expr])
         if not expr.free_symbols & {*self.builder.axes, *self.computed}:
-            return Scalar(self.builder.slot(expr, "Long"), dtype="Long")
+            slot = self.builder.slot(expr, "Long")
+            return self.builder.one(Scalar(slot, dtype="Long"))
         walk = self.builder.walk(expr)
         if walk is not None:
             return self.walked(*walk)
@@ -98,7 +98,7 @@ class IndexTerms:
                     result = made
                 else:
                     test = self._compared(condition)
-                    result = Applied(PRIMS["where"], (test, made, result), dtype="Long")
+                    result = self._prim("where", test, made, result)
             assert result is not None
             return result
         if name not in _PRIMS:
@@ -118,10 +118,10 @@ class IndexTerms:
     def _compared(self, condition: sympy.Basic) -> Term:
         prim = _COMPARES[type(condition).__name__]
         left, right = (self.term(arg) for arg in condition.args)
-        return Applied(PRIMS[prim], (left, right), dtype="Bool")
+        return self.builder.apply(prim, left, right, dtype="Bool")
 
     def _prim(self, name: str, *args: Term) -> Term:
-        return Applied(PRIMS[name], args, dtype="Long")
+        return self.builder.apply(name, *args, dtype="Long")
 
     def _as_long(self, term: Term) -> Term:
-        return term if term.dtype == "Long" else Applied(PRIMS["cast"], (term,), dtype="Long")
+        return term if term.dtype == "Long" else self._prim("cast", term)

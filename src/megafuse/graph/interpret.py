@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import sympy
@@ -92,31 +92,31 @@ class _Run:
                 raise AssertionError(f"{value.name}: {tuple(made.shape)} is not {shape}")
         return made
 
-    def input(self, value: Input) -> torch.Tensor:
+    def input(self, value: Input) -> Any:
         tensor = self.args[value.position]
         return tensor.to(self.held(value.dtype))
 
-    def number(self, value: Number) -> torch.Tensor:
+    def number(self, value: Number) -> Any:
         return torch.tensor(self.args[value.position], dtype=value.dtype, device=self.device)
 
-    def constant(self, value: Constant) -> torch.Tensor:
+    def constant(self, value: Constant) -> Any:
         number = evaluated(value.value, self.symbols)
         return torch.tensor(number, dtype=self.held(value.dtype), device=self.device)
 
-    def pointwise(self, value: Pointwise) -> torch.Tensor:
+    def pointwise(self, value: Pointwise) -> Any:
         inputs = [self.values[operand] for operand in value.inputs]
         name = value.prim.name
         if name in ("cast", "demote"):
             return self.cast(inputs[0], value, rounds=name == "cast")
         return evaluate_prim(name, inputs)
 
-    def cast(self, x: torch.Tensor, value: Value, rounds: bool) -> torch.Tensor:
+    def cast(self, x: torch.Tensor, value: Value, rounds: bool) -> Any:
         held = self.held(value.dtype)
         if rounds and self.mode != "exact":
             return x.to(value.dtype).to(held)
         return x.to(held)
 
-    def coordinate(self, value: Coordinate) -> torch.Tensor:
+    def coordinate(self, value: Coordinate) -> Any:
         return self.axes(value.shape)[value.dim].expand(self.shape(value)).clone()
 
     def axes(self, shape: Sequence[Size]) -> list[torch.Tensor]:
@@ -126,15 +126,15 @@ class _Run:
             for dim, n in enumerate(sizes)
         ]
 
-    def view(self, value: View) -> torch.Tensor:
+    def view(self, value: View) -> Any:
         return self.loaded(value, value.at, None)
 
-    def gather(self, value: Gather) -> torch.Tensor:
+    def gather(self, value: Gather) -> Any:
         return self.loaded(value, value.at, value.otherwise)
 
     def loaded(
         self, value: View | Gather, at: Sequence[Size | Value], otherwise: float | None
-    ) -> torch.Tensor:
+    ) -> Any:
         source = self.values[value.source]
         shape = self.shape(value)
         if math.prod(shape) == 0:
@@ -144,7 +144,7 @@ class _Run:
         for place, size in zip(at, source.shape, strict=True):
             where = self.values[place] if isinstance(place, Value) else None
             if where is None:
-                where = torch.as_tensor(evaluated(place, {**self.symbols, **known}))  # type: ignore[arg-type, dict-item]
+                where = torch.as_tensor(evaluated(place, {**self.symbols, **known}))
             where = where.to(self.device).expand(shape)
             inside = inside & (where >= 0) & (where < size)
             places.append(where)
@@ -157,7 +157,7 @@ class _Run:
         safe = tuple(torch.where(inside, place, 0) for place in places)
         return source[safe].masked_fill(~inside, otherwise)
 
-    def reduce(self, value: Reduce) -> torch.Tensor:
+    def reduce(self, value: Reduce) -> Any:
         x, dims, keep = self.values[value.source], list(value.dims), value.keep
         if not dims:
             return torch.zeros((), dtype=torch.int64) if value.kind.startswith("arg") else x
@@ -177,10 +177,6 @@ class _Run:
 
     def extern(self, value: Extern) -> list[Any]:
         args, kwargs = pytree.tree_map(self.argument, (value.args, value.kwargs))
-        if self.mode == "fused":
-            args, kwargs = pytree.tree_map(self.argument, (value.args, value.kwargs))
-        if "device" in kwargs and self.mode == "exact" and kwargs.get("dtype") in _HALVES:
-            kwargs["dtype"] = torch.float64
         return pytree.tree_leaves(value.target(*args, **kwargs))
 
     def argument(self, arg: Any) -> Any:
@@ -195,7 +191,7 @@ class _Run:
             return torch.float64
         return arg
 
-    def result(self, value: Result) -> torch.Tensor:
+    def result(self, value: Result) -> Any:
         return self.values[value.extern][value.number].to(self.held(value.dtype))
 
 
@@ -206,7 +202,7 @@ def _of_nothing(kind: str, dtype: torch.dtype) -> float:
     return torch.iinfo(dtype).min if kind == "amax" else torch.iinfo(dtype).max
 
 
-_SPELLED = {
+_SPELLED: dict[str, Callable[..., torch.Tensor]] = {
     "floor_div": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "trunc_div": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "mod": torch.remainder,

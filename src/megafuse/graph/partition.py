@@ -22,9 +22,10 @@ from megafuse.graph.clusters import Clusters
 from megafuse.graph.cost import Device, moves, recomputes
 from megafuse.graph.ir import Extern, Graph, Number, Reduce, Result, Size, Value, axis
 from megafuse.graph.kernels import Kernels
+from megafuse.graph.layouts import Layouts
 from megafuse.graph.numbers import number_of
 from megafuse.graph.plan import Buffer, Call, Cut, Kernel, Plan, Tensor
-from megafuse.graph.reads import Cone, Reads, is_memory
+from megafuse.graph.reads import Cone, Read, Reads, is_memory
 from megafuse.graph.stages import Stages, library_call
 from megafuse.graph.storage import Storage, base_of, tensor_arguments, view_strides
 
@@ -54,6 +55,7 @@ class _Partition:
         self.calls: set[Value] = set(stages.calls)
         self.reads = Reads(self.values, set(self.stored), self.calls)
         self.clusters = Clusters(self.values, self.reads, self.stored, self.calls)
+        self.layouts = Layouts(self.values)
         self._store_what_others_read()
         self.tensors: dict[Value, Tensor] = {}
         self.arguments = self._arguments()
@@ -86,20 +88,17 @@ class _Partition:
         if cone.reduces:
             return False
         own, moved = value.dtype.itemsize, cone.bytes(value)
-        if len(others) == 1 and self._is_read_once(value):
+        outside = [
+            (reader, read)
+            for reader, read in self.reads.readers.get(value, ())
+            if self.clusters.of[reader] is not self.clusters.of[value]
+        ]
+        if all(_is_steady(reader, read) for reader, read in outside):
+            return moves(cone.cost, 0, own)
+        once = len(self.reads.readers[value]) == 1 and _is_read_once(*outside[0])
+        if once and len(others) == 1:
             return moves(cone.cost, moved, own)
         return recomputes(self.device, cone.cost, moved, own, len(others))
-
-    def _is_read_once(self, value: Value) -> bool:
-        """Whether there is one reader, of each element once."""
-        readers = [r for r in self.reads.readers.get(value, ()) if r[0] in self.clusters.of]
-        if len(readers) != 1:
-            return False
-        ((reader, read),) = readers
-        if read.at is None or isinstance(reader, Reduce):
-            return False
-        used = {symbol for place in read.at for symbol in place.free_symbols}
-        return all(size == 1 or axis(d) in used for d, size in enumerate(reader.shape))
 
     def _whole_cone(self, value: Value, cones: dict[Value, Cone]) -> Cone:
         """What it takes to compute the value from memory."""
@@ -129,7 +128,14 @@ class _Partition:
         return found
 
     def _allocate(self, value: Value) -> Tensor:
-        strides = self.stored.get(value) or contiguous(value.shape)
+        strides = self.stored.get(value)
+        if strides is None:
+            cluster = self.clusters.of[value]
+            choices = [self.layouts.strides(value), contiguous(value.shape)]
+            if not cluster.call:
+                choices.append(cluster.dense(value))
+            strides = next((s for s in choices if cluster.call or cluster.writes(value, s)), None)
+            assert strides is not None, f"{value.name} has no layout that its kernel can write"
         if isinstance(value, Result):
             strides = value.strides
         buffer = Buffer(value.dtype, value.shape, strides, name=value.name)
@@ -244,6 +250,23 @@ class _Partition:
             return None
         number = number_of(value) if is_number else None
         return self.tensor(value) if number is None else number
+
+
+def _is_read_once(reader: Value, read: Read) -> bool:
+    """Whether no element is read for two of the reader's."""
+    if read.at is None or isinstance(reader, Reduce):
+        return False
+    used = {symbol for place in read.at for symbol in place.free_symbols}
+    return all(size == 1 or axis(d) in used for d, size in enumerate(reader.shape))
+
+
+def _is_steady(reader: Value, read: Read) -> bool:
+    """Whether it is the same all along the reader's last dimension: computed once for each row."""
+    shape = reader.source.shape if isinstance(reader, Reduce) else reader.shape
+    wide = [axis(d) for d, size in enumerate(shape) if size != 1]
+    if read.at is None or not wide or len(read.value.shape) == 0:
+        return read.at is not None
+    return not any(wide[-1] in place.free_symbols for place in read.at)
 
 
 def _library_name(value: Value) -> str:

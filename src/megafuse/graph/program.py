@@ -88,7 +88,12 @@ class _Description:
                 shown += [(size, self.code.load("size", at, dim)) for dim, size in sizes]
         for at, value in enumerate(self.graph.inputs[:given]):
             if isinstance(value, Input):
-                strides = enumerate(value.strides)
+                # Nobody walks along a dimension of size 1, and tensors have any stride there.
+                strides = [
+                    (dim, stride)
+                    for dim, stride in enumerate(value.strides)
+                    if value.shape[dim] != 1 or isinstance(stride, sympy.Symbol)
+                ]
                 shown += [(s, self.code.load("stride", at, dim)) for dim, s in strides]
                 if isinstance(value.offset, sympy.Symbol):
                     shown.append((value.offset, self.code.load("offset", at)))

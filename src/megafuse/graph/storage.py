@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import sympy
+
 from megafuse.graph.affine import (
     Coordinates,
     affine,
@@ -155,4 +157,6 @@ def view_strides(strides: Strides, value: Value, at: Coordinates) -> tuple[Strid
     """Strides and offset of a view of memory that lies so; None if no strides say that."""
     axes = [axis(dim) for dim in range(len(value.shape))]
     found = affine(flat(at, strides), axes)
-    return None if found is None else (tuple(found[1]), found[0])
+    if found is None or any(sympy.sympify(step).is_negative for step in found[1]):
+        return None  # tensors have no negative strides
+    return tuple(found[1]), found[0]

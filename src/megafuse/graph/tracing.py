@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch._dynamo.source import ConstantSource
@@ -26,7 +26,7 @@ from megafuse.graph import origin
 from megafuse.graph.errors import CaptureError
 from megafuse.graph.ir import Origin
 
-T = TypeVar("T")
+_torch: Any = torch  # for what has no annotations
 
 
 class StandIns:
@@ -37,11 +37,13 @@ class StandIns:
             duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
         )
         self.mode = FakeTensorMode(shape_env=self.shapes, static_shapes=False)
+        # Its cache is for those who run the same operation twice: it took a third of the trace.
+        self.mode.cache_enabled = False
         self._size = DimDynamic.DYNAMIC if symbolic_sizes else DimDynamic.STATIC
 
     def tensor(self, real: torch.Tensor, name: str) -> torch.Tensor:
         dims = real.dim()
-        context = StatelessSymbolicContext(
+        context: Any = StatelessSymbolicContext(
             dynamic_sizes=[self._size] * dims,
             dynamic_strides=[DimDynamic.INFER_STRIDE] * dims,
         )
@@ -49,7 +51,7 @@ class StandIns:
         real = real.detach().requires_grad_(real.requires_grad)
         return self.mode.from_tensor(real, source=ConstantSource(name), symbolic_context=context)
 
-    def number(self, value: float | int, name: str) -> torch.SymInt | torch.SymFloat:
+    def number(self, value: float | int, name: str) -> Any:
         source = ConstantSource(name)
         symbol = self.shapes.create_symbol(
             value,
@@ -151,19 +153,19 @@ def functional() -> Iterator[None]:
         yield
 
 
-def wrapped(nested: T) -> T:
+def wrapped(nested: Any) -> Any:
     """Every tensor as a functional one."""
     wrap: Callable[[torch.Tensor], torch.Tensor] = FunctionalTensor.to_functional
     return pytree.tree_map_only(torch.Tensor, wrap, nested)
 
 
-def unwrapped(nested: T) -> T:
+def unwrapped(nested: Any) -> Any:
     """Back again: the newest value of each."""
     return pytree.tree_map_only(FunctionalTensor, _newest, nested)
 
 
 def _newest(tensor: FunctionalTensor) -> torch.Tensor:
-    torch._sync(tensor)
+    _torch._sync(tensor)
     return torch._from_functional_tensor(tensor.elem)
 
 
@@ -171,11 +173,11 @@ def is_written(tensor: torch.Tensor) -> bool:
     """Whether a functional tensor was written to. Raises where its shape or storage changed."""
     if not isinstance(tensor, FunctionalTensor):
         return False
-    torch._sync(tensor)
-    if torch._functionalize_has_metadata_mutation(tensor.elem):
+    _torch._sync(tensor)
+    if _torch._functionalize_has_metadata_mutation(tensor.elem):
         raise CaptureError(
             "An argument's shape or strides are changed in place.",
             "Take a view of it in a new variable instead.",
             Origin(),
         )
-    return bool(torch._functionalize_has_data_mutation(tensor.elem))
+    return bool(_torch._functionalize_has_data_mutation(tensor.elem))

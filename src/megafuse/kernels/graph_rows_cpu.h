@@ -2,41 +2,10 @@
 // become SIMD code, and stays in the cache in between. The host gives each thread a range of rows.
 #pragma once
 
-#include "graph_rows.h"
-#include "lanes_cpu.h"
+#include "graph_lanes_cpu.h"
 #include "pointwise_cpu.h"
 
 namespace mf {
-
-template <class A, class B>
-constexpr bool is_one_type = false;
-template <class A>
-inline constexpr bool is_one_type<A, A> = true;
-
-// kWide terms of one kind, folded side by side.
-template <class R, int kWide>
-struct Lanes {
-  alignas(64) typename R::Lane lane[kWide];
-  MF_INLINE void clear() {
-    for (int i = 0; i < kWide; ++i) lane[i] = R::none();
-  }
-  MF_INLINE void join(const Lanes& other) {
-    for (int i = 0; i < kWide; ++i) lane[i] = R::joined(lane[i], other.lane[i]);
-  }
-  // All of them, in pairs.
-  MF_INLINE auto found() {
-    using T = typename R::Lane;
-    if constexpr (is_floating<T> && is_one_type<R, Sum<T>>) {
-      return R::found(across<false>(lane));
-    } else if constexpr (is_floating<T> && is_one_type<R, Largest<T>>) {
-      return R::found(across<true>(lane));
-    } else {
-      for (int half = kWide / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; ++i) lane[i] = R::joined(lane[i], lane[i + half]);
-      return R::found(lane[0]);
-    }
-  }
-};
 
 template <class K>
 struct GraphRowsCpu : PointwiseCpu<K> {
@@ -273,10 +242,12 @@ struct GraphRowsCpu : PointwiseCpu<K> {
 
   // ---- sums over rows
 
-  template <class G, int... I>  // a functor of row results alone has none
+  template <class G, int... I>  // G is Fn, which may have results of rows alone
   static auto results_of(Indices<I...>)
       -> decltype(some<const G&>().results(some<const Row&>(), some<const Kept&>(),
                                            some<Value<In<I>>>()...));
+  template <class G>
+  static Nothing results_of(...);
   template <int O>
   using Term = decltype(pick<Out<O>::result>(results_of<Fn>(AllInputs())));
   template <int O>

@@ -3,18 +3,9 @@
 // threads join what they found, in the same order every time.
 #pragma once
 
-#include "graph_rows.h"
-#include "pointwise_cuda.h"
+#include "graph_pieces_cuda.h"
 
 namespace mf {
-
-// `threads` threads have a row, `items` vectors each, and a block has `rows` of them at a time
-// (codegen/row_launch.py decides).
-template <int kItems, int kThreads, int kRows, bool kWhole>
-struct GraphCut {
-  static constexpr int items = kItems, threads = kThreads, rows = kRows;
-  static constexpr bool whole = kWhole;
-};
 
 // Any value of a lane `apart` lanes away.
 template <class T>
@@ -31,14 +22,14 @@ __device__ __forceinline__ T from_lane(const T& value, int apart) {
 }
 
 template <class K, int kVector, class Cut, class Index>
-struct GraphRowsCuda : PointwiseCuda<K, kVector, 1, Index> {
-  using Base = PointwiseCuda<K, kVector, 1, Index>;
+struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
+  using Base = GraphPieces<K, kVector, Cut, Index>;
   using Fn = typename K::Functor;
   using Row = typename Fn::Row;
   using Kept = typename Fn::Kept;
   using AllInputs = typename Base::AllInputs;
   using AllOutputs = typename Base::AllOutputs;
-  using Group = typename Base::Group;
+  using Piece = typename Base::Piece;
   using Place = typename Base::Place;
   template <int I>
   using In = typename Base::template In<I>;
@@ -50,18 +41,15 @@ struct GraphRowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   using Base::stride;
   using Base::words;
 
-  static constexpr int kItems = Cut::items;
+  using Base::groups;
+  using Base::kItems;
+  using Base::lane;
+  using Base::offset;
+  using Base::rows;
+  using Base::which;
+
   static constexpr int kWidth = Cut::threads < 32 ? Cut::threads : 32;  // lanes of a row in a warp
   static constexpr int kWarps = Cut::threads / kWidth;                  // of a row
-  static constexpr bool kHasKept = keeps_before<Fn>(Fn::steps);
-  template <int I>
-  static constexpr bool is_held = Cut::whole && (Fn::held >> I & 1);
-
-  // What a thread has of a row.
-  struct Piece {
-    Group fetched[Cut::whole ? kItems : 1];
-    Kept kept[Cut::whole && kHasKept ? kItems : 1][Cut::whole && kHasKept ? kVector : 1];
-  };
 
   // What this thread has summed over rows (walk 'r') of the O-th output, column by column.
   template <int O>
@@ -80,104 +68,9 @@ struct GraphRowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   static_assert(!AllSumsOf<AllOutputs>::any || Cut::rows == 1, "sums over rows: one row at a time");
   typename AllSumsOf<AllOutputs>::type sums{};
   bool is_first = true;  // row of this block
+  int turn = 0;          // of the two buffers through which warps tell each other
 
-  Index groups, rows;  // vectors in a row; rows
-  int lane, which;     // this thread among those of its row; its row among those of the block
-  int turn = 0;        // of the two buffers through which warps tell each other
-
-  __device__ __forceinline__ explicit GraphRowsCuda(const u64* w)
-      : Base(w), lane(threadIdx.x % Cut::threads), which(threadIdx.x / Cut::threads) {
-    groups = Index(words[K::size]);
-    rows = Index(words[K::numel]) / (groups * kVector);
-  }
-
-  // ---- places
-
-  __device__ __forceinline__ Place start_of(Index row) const {
-    Place p{};
-    Index rest = row;
-#pragma unroll
-    for (int dim = 1; dim < K::dims; ++dim) {
-      Index at = rest;
-      if (dim < K::dims - 1) {
-        const Index size = Index(words[K::size + dim]);
-        if constexpr (sizeof(Index) == 4)
-          rest = Index(divide(u32(rest), words[K::divider + dim]));
-        else
-          rest = rest / size;
-        at -= rest * size;
-      }
-#pragma unroll
-      for (int op = 0; op < K::operands; ++op) p.offset[op] += at * stride(op, dim);
-    }
-    return p;
-  }
-  __device__ __forceinline__ Index offset(const Place& p, int operand, Index column) const {
-    return p.offset[operand] + column * stride(operand, 0);
-  }
-
-  // ---- elements
-
-  template <int I, int N>
-  __device__ __forceinline__ auto read(const Place& p, Index column) const {
-    constexpr int operand = K::outputs + I;
-    return Base::template load<In<I>, N, 0>(operand, offset(p, operand, column));
-  }
-  template <int... I>
-  __device__ __forceinline__ void fetch(const Place& p, Index mine, Piece& piece,
-                                        Indices<I...>) const {
-    if constexpr (Cut::whole) {
-#pragma unroll
-      for (int item = 0; item < kItems; ++item) {
-        const Index group = lane + item * Cut::threads;
-        if (group < mine) (fetch_one<I>(p, group, piece.fetched[item]), ...);
-      }
-    }
-  }
-  template <int I>
-  __device__ __forceinline__ void fetch_one(const Place& p, Index group, Group& fetched) const {
-    if constexpr (is_held<I>) slot<I>(fetched) = read<I, kVector>(p, group * kVector);
-  }
-
-  // The inputs of a vector as numbers to compute with.
-  template <int... I>
-  __device__ __forceinline__ auto values_of(const Place& p, Index group, const Group& fetched,
-                                            Indices<I...>) const {
-    Tuple<Results<Value<In<I>>, kVector>...> values;
-    (convert_one<I>(p, group, fetched, get<I>(values).item), ...);
-    return values;
-  }
-  template <int I>
-  __device__ __forceinline__ void convert_one(const Place& p, Index group, const Group& fetched,
-                                              Value<In<I>> (&values)[kVector]) const {
-    if constexpr (is_held<I>)
-      Base::template convert<In<I>, kVector>(K::outputs + I, slot<I>(fetched), values);
-    else
-      Base::template convert<In<I>, kVector>(K::outputs + I, read<I, kVector>(p, group * kVector),
-                                             values);
-  }
-
-  // What is kept of an element for phase S: from its registers, or computed again.
-  template <int S, int kFrom, class Values, int... I>
-  __device__ __forceinline__ void keep(Kept& kept, const Row& row, const Values& values, int v,
-                                       Indices<I...> all) const {
-    if constexpr (S > kFrom) keep<S - 1, kFrom>(kept, row, values, v, all);
-    if constexpr (S < Fn::steps)
-      if constexpr (Fn::keeps(S)) functor.keep(Step<S>(), kept, row, get<I>(values).item[v]...);
-  }
-  template <int S, class Values>
-  __device__ __forceinline__ Kept kept_of(Piece& piece, int item, int v, const Row& row,
-                                          const Values& values) const {
-    Kept kept{};
-    if constexpr (kHasKept && Cut::whole) {
-      kept = piece.kept[item][v];
-      keep<S, S>(kept, row, values, v, AllInputs());
-      piece.kept[item][v] = kept;
-    } else if constexpr (kHasKept) {
-      keep<S, 0>(kept, row, values, v, AllInputs());
-    }
-    return kept;
-  }
+  __device__ __forceinline__ explicit GraphRowsCuda(const u64* w) : Base(w) {}
 
   // ---- a step
 
@@ -196,10 +89,11 @@ struct GraphRowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   template <int S, class Terms, class Found, int... T>
   __device__ __forceinline__ void fold_vector(const Place& p, Index group, int item, const Row& row,
                                               Piece& piece, Found& found, Indices<T...> all) {
-    const auto values = values_of(p, group, piece.fetched[Cut::whole ? item : 0], AllInputs());
+    const auto values =
+        this->values_of(p, group, piece.fetched[Cut::whole ? item : 0], AllInputs());
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      const Kept kept = kept_of<S>(piece, item, v, row, values);
+      const Kept kept = this->template kept_of<S>(piece, item, v, row, values);
       const Terms terms = terms_at<S>(row, kept, values, v, AllInputs());
       (fold_one(get<T>(found), get<T>(terms), i64(group) * kVector + v), ...);
     }
@@ -294,12 +188,13 @@ struct GraphRowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   template <int... O>
   __device__ __forceinline__ void finish_vector(const Place& p, Index group, int item,
                                                 const Row& row, Piece& piece, Indices<O...>) {
-    const auto values = values_of(p, group, piece.fetched[Cut::whole ? item : 0], AllInputs());
+    const auto values =
+        this->values_of(p, group, piece.fetched[Cut::whole ? item : 0], AllInputs());
     Results<decltype(results_at(row, Kept{}, values, 0, AllInputs())), kVector> made;
 #pragma unroll
     for (int v = 0; v < kVector; ++v)
-      made.item[v] =
-          results_at(row, kept_of<Fn::steps>(piece, item, v, row, values), values, v, AllInputs());
+      made.item[v] = results_at(row, this->template kept_of<Fn::steps>(piece, item, v, row, values),
+                                values, v, AllInputs());
     (write<O>(p, group, item, made.item), ...);
   }
   template <int O, class R>
@@ -367,7 +262,9 @@ struct GraphRowsCuda : PointwiseCuda<K, kVector, 1, Index> {
   __device__ __forceinline__ void finish_row(const Place& p, const Row& row, Indices<I...>,
                                              Indices<O...>) const {
     Tuple<Results<Value<In<I>>, 1>...> first;
-    (Base::template convert<In<I>, 1>(K::outputs + I, read<I, 1>(p, 0), get<I>(first).item), ...);
+    (Base::template convert<In<I>, 1>(K::outputs + I, this->template read<I, 1>(p, 0),
+                                      get<I>(first).item),
+     ...);
     const auto made = functor.row_results(row, get<I>(first).item[0]...);
     (write_once<O>(p, made), ...);
   }
@@ -383,10 +280,10 @@ struct GraphRowsCuda : PointwiseCuda<K, kVector, 1, Index> {
     for (Index first = Index(blockIdx.x) * Cut::rows; first < rows;
          first += Index(gridDim.x) * Cut::rows) {
       const bool has_row = first + which < rows;
-      const Place p = start_of(has_row ? first + which : 0);
+      const Place p = this->start_of(has_row ? first + which : 0);
       const Index mine = has_row ? groups : 0;
       Piece piece;
-      fetch(p, mine, piece, AllInputs());
+      this->fetch(p, mine, piece, AllInputs());
       Row row{};
       step<Fn::steps - 1>(p, mine, row, piece);
       if constexpr (any_whole(AllOutputs())) finish(p, mine, row, piece);

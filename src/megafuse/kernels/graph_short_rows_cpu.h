@@ -56,18 +56,28 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
   static constexpr int kMost = 63;  // columns
   static constexpr int kSide = 32;  // rows: GCC 12 makes scalars of loops over 16
   static constexpr int kRun = 8;    // columns joined before their totals are
+  static constexpr int kTiles = 8;  // tiles summed as computed before they are added to the sums
 
   // Element (row, column) of a tile is at column * kSide + row.
   template <class E>
   struct Tile {
     alignas(64) E at[kMost * kSide];
   };
+  // What a tile of results holds: for sums over rows what was computed, added up over tiles.
+  template <int O, bool kSummed>
+  struct Made {
+    using type = typename Register<typename Out<O>::T>::type;
+  };
+  template <int O>
+  struct Made<O, true> {
+    using type = typename Base::template Term<O>;
+  };
   template <class Is, class Os>
   struct Tiles;
   template <int... I, int... O>
   struct Tiles<Indices<I...>, Indices<O...>> {
     Tuple<Tile<Value<In<I>>>...> in;
-    Tuple<Tile<typename Register<typename Out<O>::T>::type>...> out;
+    Tuple<Tile<typename Made<O, Base::template is_summed<O>>::type>...> out;
   };
 
   Tiles<AllInputs, AllOutputs> tiles;
@@ -135,13 +145,9 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
   }
   template <int O>
   MF_INLINE void turn_out() {
-    using T = typename Out<O>::T;
-    [[maybe_unused]] auto* const tile = get<O>(tiles.out).at;
-    if constexpr (Base::template is_summed<O>) {
-      T* const sums = Base::template partial<O>();
-      for (int c = 0; c < int(cols); ++c)
-        for (int row = 0; row < count; ++row) sums[c] += T(tile[c * kSide + row]);
-    } else if constexpr (Base::template is_whole<O>) {
+    if constexpr (Base::template is_whole<O> && !Base::template is_summed<O>) {
+      using T = typename Out<O>::T;
+      auto* const tile = get<O>(tiles.out).at;
       T* to[kSide];
       for (int row = 0; row < kSide; ++row)
         to[row] = reinterpret_cast<T*>(words[O]) + place_of[O][row];
@@ -227,13 +233,17 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
         Kept here{};
         if constexpr (Base::has_kept) here = kept.at[i];
         const auto made = fn.results(rows[row], here, get<I>(tiles.in).at[i]...);
-        (put<O>(i, made), ...);
+        (put<O>(i, row, made), ...);
       }
     }
   }
-  template <int O, class Made>
-  MF_INLINE void put(int i, const Made& made) {
-    if constexpr (Base::template is_whole<O>) get<O>(tiles.out).at[i] = pick<Out<O>::result>(made);
+  template <int O, class R>
+  MF_INLINE void put(int i, [[maybe_unused]] int row, const R& made) {
+    if constexpr (Base::template is_summed<O>)
+      get<O>(tiles.out).at[i] +=
+          select(row < count, pick<Out<O>::result>(made), typename Base::template Term<O>(0));
+    else if constexpr (Base::template is_whole<O>)
+      get<O>(tiles.out).at[i] = pick<Out<O>::result>(made);
   }
   template <int... I, int... O>
   MF_INLINE void finish_rows(Indices<I...>, Indices<O...>) {
@@ -242,8 +252,8 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
       (put_once<O>(row, made), ...);
     }
   }
-  template <int O, class Made>
-  MF_INLINE void put_once(int row, const Made& made) {
+  template <int O, class R>
+  MF_INLINE void put_once(int row, const R& made) {
     using T = typename Out<O>::T;
     if constexpr (Out<O>::walk == 'w')
       reinterpret_cast<T*>(words[O])[place_of[O][row]] = cast<T>(pick<Out<O>::result>(made));
@@ -258,11 +268,43 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
     if constexpr (Base::any_once(AllOutputs())) finish_rows(inputs, outputs);
   }
 
+  template <int... O>
+  MF_INLINE void clear_tiles(Indices<O...>) {
+    (clear_tile<O>(), ...);
+  }
+  template <int O>
+  MF_INLINE void clear_tile() {
+    if constexpr (Base::template is_summed<O>)
+      for (i64 i = 0; i < cols * kSide; ++i) get<O>(tiles.out).at[i] = 0;
+  }
+  template <int... O>
+  MF_INLINE void flush_tiles(Indices<O...>) {
+    (flush_tile<O>(), ...);
+  }
+  template <int O>
+  MF_INLINE void flush_tile() {
+    if constexpr (Base::template is_summed<O>) {
+      using T = typename Out<O>::T;
+      for (int c = 0; c < int(cols); ++c) {
+        T sums[8] = {}, sum = 0;
+        const auto* const terms = get<O>(tiles.out).at + c * kSide;
+        for (int row = 0; row < kSide; row += 8)
+          for (int i = 0; i < 8; ++i) sums[i] += T(terms[row + i]);
+        for (int i = 0; i < 8; ++i) sum += sums[i];
+        Base::template partial<O>()[c] += sum;
+      }
+    }
+  }
+
   void run(i64 begin, i64 end) {
-    for (i64 first = begin; first < end; first += kSide) {
-      count = int(end - first < kSide ? end - first : kSide);
-      place_all(first);
-      tile(AllInputs(), AllOutputs());
+    for (i64 first = begin; first < end;) {
+      clear_tiles(AllOutputs());
+      for (int n = 0; n < kTiles && first < end; ++n, first += kSide) {
+        count = int(end - first < kSide ? end - first : kSide);
+        place_all(first);
+        tile(AllInputs(), AllOutputs());
+      }
+      flush_tiles(AllOutputs());
     }
   }
 };

@@ -30,11 +30,12 @@ def _as_pytorch_computes(variant: Variant) -> dict[str, str]:
             "zero_as": exact if zero.walk == "v" else common,
         }
     uniform = scale.walk in "vb"
+    # What is stored in the common dtype need not be rounded to it.
     return rounding | {
         # 16-bit rounding keeps GCC 12 from making two loops of kUniform.
         "divide": "mf::Divide::" + ("kUniform" if uniform and common == exact else "kDirect"),
-        "scale_as": exact if uniform else common,
-        "zero_as": common,
+        "scale_as": exact if uniform or scale.dtype == variant.common else common,
+        "zero_as": exact if zero.walk != "v" and zero.dtype == variant.common else common,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import sympy
 import torch
@@ -33,6 +33,7 @@ from megafuse.graph.names import Names
 Scalar: TypeAlias = bool | int | float | sympy.Expr
 Operand: TypeAlias = Value | Scalar
 Shape: TypeAlias = tuple[Size, ...]
+V = TypeVar("V", bound=Value)
 
 SUPPORTED = frozenset(
     {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool}
@@ -56,7 +57,7 @@ class Builder:
         self.out: Any = None
         self._names = names
 
-    def add(self, value: Any, name: str) -> Any:
+    def add(self, value: V, name: str) -> V:
         """Puts the value into the graph."""
         value.name = self._names.fresh(name)
         value.origin = replace(self.origin, name=None)

@@ -18,10 +18,11 @@ WHOLE = """
     _scaled_dot_product_flash_attention_for_cpu scaled_dot_product_attention
     embedding_dense_backward grid_sampler_2d max_unpool2d max_unpool3d native_dropout_backward
     nll_loss_forward nll_loss2d_forward nll_loss2d_backward multi_margin_loss
-    multilabel_margin_loss_forward upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d
-    upsample_nearest2d upsample_nearest3d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d
-    _upsample_nearest_exact3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa _weight_norm_interface
-    convolution _convolution slow_conv3d thnn_conv2d gru lstm rnn_relu rnn_tanh index_add index_copy
+    multilabel_margin_loss_forward upsample_bicubic2d upsample_bilinear2d upsample_linear1d
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d
+    _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+    _upsample_bilinear2d_aa _upsample_bicubic2d_aa _weight_norm_interface convolution
+    _convolution slow_conv3d thnn_conv2d gru lstm rnn_relu rnn_tanh index_add index_copy
     index_fill adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d renorm unfold_backward
     embedding_bag special_log_ndtr diagonal_backward isin
 """

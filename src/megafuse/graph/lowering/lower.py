@@ -81,7 +81,7 @@ class _Lowering:
             elif node.op == "call_function":
                 self.env[node] = self.call(node)
                 self.name(self.env[node], named[node])
-        outputs = self.traced.graph.output_node().args[0]
+        outputs: Any = self.traced.graph.output_node().args[0]
         values = [self.output(node) for node in outputs]
         strides = [self.strides(node) for node in outputs]
         inputs = sorted(self.inputs, key=lambda value: value.position)

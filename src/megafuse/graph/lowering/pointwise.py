@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import sympy
 import torch
 
 from megafuse.graph.ir import Value
 from megafuse.graph.lowering.builder import Builder, Operand
-from megafuse.graph.lowering.table import NotLowered, Rule, rule
+from megafuse.graph.lowering.table import NotLowered, rule
 
 aten, prims = torch.ops.aten, torch.ops.prims
+Makes: TypeAlias = Callable[..., Value]
 
 # One operand; integers become floats.
 FLOAT_UNARY = """
@@ -29,7 +31,7 @@ BITWISE = {
 }
 
 
-def unary(prim: str) -> Rule:
+def unary(prim: str) -> Makes:
     return lambda b, x: b.apply(prim, b.to(x, b.out.dtype))
 
 
@@ -37,7 +39,7 @@ for name in FLOAT_UNARY.split():
     rule(getattr(aten, name).default)(unary(name))
 
 
-def of_floats_only(prim: str) -> Rule:
+def of_floats_only(prim: str) -> Makes:
     return lambda b, x: b.apply(prim, x) if x.dtype.is_floating_point else x
 
 
@@ -45,7 +47,7 @@ for name in FLOAT_ONLY:
     rule(getattr(aten, name).default)(of_floats_only(name))
 
 
-def of_numbers(prim: str) -> Rule:
+def of_numbers(prim: str) -> Makes:
     return lambda b, x: x if x.dtype == torch.bool else b.apply(prim, x)
 
 
@@ -53,7 +55,7 @@ for name in ("abs", "sign", "neg"):
     rule(getattr(aten, name).default)(of_numbers(name))
 
 
-def arithmetic(prim: str, of_bools: str) -> Rule:
+def arithmetic(prim: str, of_bools: str) -> Makes:
     def lower(b: Builder, x: Operand, y: Operand, alpha: Any = 1) -> Value:
         dtype = b.out.dtype
         if dtype == torch.bool:
@@ -76,7 +78,7 @@ def rsub(b: Builder, x: Operand, y: Operand, alpha: Any = 1) -> Value:
     return arithmetic("sub", "sub")(b, y, x, alpha)
 
 
-def fmax_or_fmin(of_floats: str, others: str) -> Rule:
+def fmax_or_fmin(of_floats: str, others: str) -> Makes:
     def lower(b: Builder, x: Value, y: Value) -> Value:
         if b.out.dtype.is_floating_point:
             return b.apply(of_floats, x, y, dtype=b.out.dtype)
@@ -89,7 +91,7 @@ rule(aten.fmax.default)(fmax_or_fmin("fmax", "maximum"))
 rule(aten.fmin.default)(fmax_or_fmin("fmin", "minimum"))
 
 
-def binary(prim: str) -> Rule:
+def binary(prim: str) -> Makes:
     return lambda b, x, y: b.apply(prim, x, y, dtype=b.out.dtype)
 
 
@@ -142,7 +144,7 @@ def square(b: Builder, x: Value) -> Value:
     return pow_of_scalar(b, x, 2)
 
 
-def comparison(prim: str) -> Rule:
+def comparison(prim: str) -> Makes:
     return lambda b, x, y: b.apply(prim, x, y, dtype=b.promoted(x, y))
 
 
@@ -150,7 +152,7 @@ for name in ("eq", "ne", "lt", "le", "gt", "ge"):
     rule(getattr(aten, name))(comparison(name))
 
 
-def logical(prim: str) -> Rule:
+def logical(prim: str) -> Makes:
     return lambda b, *operands: b.apply(prim, *operands, dtype=torch.bool)
 
 
@@ -158,7 +160,7 @@ for name in ("logical_and", "logical_or", "logical_xor", "logical_not"):
     rule(getattr(aten, name).default)(logical(name))
 
 
-def bitwise(of_integers: str, of_bools: str) -> Rule:
+def bitwise(of_integers: str, of_bools: str) -> Makes:
     def lower(b: Builder, *operands: Operand) -> Value:
         dtype = b.out.dtype
         return b.apply(of_bools if dtype == torch.bool else of_integers, *operands, dtype=dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import sympy
 import torch
@@ -79,7 +80,7 @@ def slice_(
     return b.view(x, b.out_shape(), at)
 
 
-def clipped(start: Size | None, size: Size) -> Size:
+def clipped(start: Any, size: Any) -> Size:
     """Where a slice starts: from the end if negative, and at most at the end."""
     if start is None or start == 0:
         return 0

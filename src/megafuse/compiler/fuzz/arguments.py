@@ -1,0 +1,57 @@
+"""The tensors and numbers that a program is called with: the same for the same seed."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+
+from megafuse.compiler.fuzz.program import Argument, Program
+
+LAYOUTS = ("contiguous", "transposed", "sliced", "offset", "expanded", "channels_last")
+
+
+def arguments(program: Program, run: int, device: str = "cpu") -> list[Any]:
+    return [_argument(a, run, program.seed, device) for a in program.arguments]
+
+
+def _argument(argument: Argument, run: int, seed: int, device: str) -> Any:
+    if argument.is_number:
+        return argument.each[run]
+    random = torch.Generator()
+    random.manual_seed(zlib.crc32(f"{seed} {run} {argument.name}".encode()))
+    made = _laid_out(argument, argument.each[run], random).to(device)
+    return made.requires_grad_(argument.requires_grad)
+
+
+def _laid_out(argument: Argument, shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
+    rank = len(shape)
+    if argument.layout == "transposed" and rank > 1:
+        turned = _filled(argument, (*shape[:-2], shape[-1], shape[-2]), random)
+        return turned.transpose(-1, -2)
+    if argument.layout == "sliced" and rank:
+        return _filled(argument, (*shape[:-1], shape[-1] * 2 + 1), random)[..., 1::2]
+    if argument.layout == "offset" and rank:
+        return _filled(argument, (shape[0] + 1, *shape[1:]), random)[1:]
+    if argument.layout == "expanded" and rank and shape[0]:
+        return _filled(argument, (1, *shape[1:]), random).expand(shape)
+    if argument.layout == "channels_last" and rank == 4:
+        filled = _filled(argument, shape, random)
+        return filled.contiguous(memory_format=torch.channels_last)
+    return _filled(argument, shape, random)
+
+
+def _filled(argument: Argument, shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, argument.dtype)
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=random) < 0.5
+    if not dtype.is_floating_point:
+        low = 0 if dtype == torch.uint8 else -9
+        return torch.randint(low, 10, shape, generator=random).to(dtype)
+    filled = torch.randn(shape, generator=random, dtype=torch.float64)
+    if argument.values == "special":
+        table = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 300.0])
+        chosen = torch.randint(0, 24, shape, generator=random)
+        filled = torch.where(chosen < 6, table.double()[chosen.clamp(max=5)], filled)
+    return filled.to(dtype)

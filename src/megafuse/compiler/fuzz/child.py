@@ -1,0 +1,101 @@
+"""Trials in another process: a program that crashes it is a finding, and the next gets a new one.
+
+The parent writes a line of JSON for each program, the child answers with one for its outcome.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from typing import Any
+
+from megafuse.compiler.fuzz.grammar import generate
+from megafuse.compiler.fuzz.program import Program
+from megafuse.compiler.fuzz.trial import Outcome, trial
+
+LONGEST = 300  # seconds that a program may take
+
+
+class Child:
+    """The process, started when it is needed."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.Queue[str | None] = queue.Queue()
+
+    def generated(self, seed: int, index: int) -> Outcome:
+        return self._ask({"seed": seed, "index": index})
+
+    def trial(self, program: Program) -> Outcome:
+        return self._ask({"program": program.as_json()})
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _ask(self, question: dict[str, Any]) -> Outcome:
+        process = self._process or self._started()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(question | {"device": self.device}) + "\n")
+        process.stdin.flush()
+        try:
+            line = self._lines.get(timeout=LONGEST)
+        except queue.Empty:
+            self.close()
+            return Outcome("crash", f"it took longer than {LONGEST} s")
+        if line is None:
+            return Outcome("crash", self._how_it_died())
+        return Outcome(**json.loads(line))
+
+    def _started(self) -> subprocess.Popen[str]:
+        self._lines = queue.Queue()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            bufsize=1,
+        )
+        threading.Thread(target=_read, args=(self._process, self._lines), daemon=True).start()
+        return self._process
+
+    def _how_it_died(self) -> str:
+        assert self._process is not None
+        status = self._process.wait()
+        self._process = None
+        return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+
+
+def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(line)
+    lines.put(None)
+
+
+def serve() -> None:
+    """The child: answers until its input ends."""
+    warnings.simplefilter("ignore")
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever prints must not be taken for an answer
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "program" in question:
+            program = Program.of_json(question["program"])
+        else:
+            program = generate(question["seed"], question["index"])
+        answers.write(json.dumps(trial(program, question["device"]).as_json()) + "\n")
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,183 @@
+"""Whether a result is right: not much farther from float64 than eager is, or than eager could be.
+
+    |fused − exact| ≤ 4 · max(|eager − exact|, |noisy − exact|) + 4 ulps
+
+`exact` is the program in float64. `noisy` is eager once more, with every tensor that it makes off by
+an ulp at random, a few times: where a sum cancels, a comparison is close or a maximum is nearly
+shared, these runs are far from each other, and so may the fused one be. Elements are judged one by
+one; an ulp is that of the exact value, or of an eighth of the root of the mean square.
+
+A result that looks wrong is judged again with many noisy runs before anyone is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+FACTOR, ULPS = 4, 4
+FEW, MANY = 6, 48  # noisy runs
+
+Results = list[torch.Tensor | None]
+
+
+@dataclass
+class Yardstick:
+    """Eager's results, the exact ones, and as many noisy ones as were asked for."""
+
+    eager: Results
+    exact: Results
+    again: Callable[[Noise], Results]
+    noisy: list[Results] = field(default_factory=list)
+
+    def more(self, runs: int) -> None:
+        while len(self.noisy) < runs:
+            noise = Noise(1 + len(self.noisy) // FEW, seed=len(self.noisy))
+            self.noisy.append([_plain(t) for t in self.again(noise)])
+
+
+class Noise(TorchFunctionMode):
+    """Every new float tensor is multiplied by 1 + r · ulp, r = −1, 0 or 1 times `size`."""
+
+    def __init__(self, size: int = 1, seed: int = 0) -> None:
+        super().__init__()
+        self.size = min(size, 2)
+        self.random = torch.Generator()
+        self.random.manual_seed(seed)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name == "__get__" or (name.endswith("_") and not name.endswith("__")):
+            return made
+        given = {t.untyped_storage().data_ptr() for t in pytree.tree_leaves(args) if _is_tensor(t)}
+        return pytree.tree_map(lambda t: self._shaken(t, given), made)
+
+    def _shaken(self, made: Any, given: set[int]) -> Any:
+        if not _is_tensor(made) or not made.is_floating_point():
+            return made
+        if not made.numel() or made.untyped_storage().data_ptr() in given:
+            return made  # a view, or written in place
+        return self.shaken(made)
+
+    def shaken(self, made: torch.Tensor) -> torch.Tensor:
+        eps = torch.finfo(made.dtype).eps * self.size
+        r = torch.randint(-1, 2, made.shape, generator=self.random).to(made.device, made.dtype)
+        return made * (1 + r * eps)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _plain(value: torch.Tensor | None) -> torch.Tensor | None:
+    return None if value is None else value.detach().to("cpu", torch.float64)
+
+
+@contextmanager
+def float64_by_default() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def wrong(names: list[str], fused: Results, yardstick: Yardstick) -> str | None:
+    """What is wrong with the results, in words; None if they are right."""
+    for at, name in enumerate(names):
+        mine, eager = fused[at], yardstick.eager[at]
+        if mine is None or eager is None:
+            if (mine is None) != (eager is None):
+                return f"{name} is {_kind(mine)}, and in eager {_kind(eager)}"
+            continue
+        unlike = _unlike(mine, eager)
+        if unlike:
+            return f"{name} {unlike}"
+    for runs in (FEW, MANY):
+        yardstick.more(runs)
+        found = _worst(names, fused, yardstick)
+        if found is None:
+            return None
+    return found
+
+
+def _kind(value: torch.Tensor | None) -> str:
+    return "None" if value is None else "a tensor"
+
+
+def _unlike(mine: torch.Tensor, eager: torch.Tensor) -> str | None:
+    if mine.dtype != eager.dtype:
+        return f"is {mine.dtype}, and in eager {eager.dtype}"
+    if mine.shape != eager.shape:
+        return f"has the shape {tuple(mine.shape)}, and in eager {tuple(eager.shape)}"
+    if mine.requires_grad != eager.requires_grad:
+        return f"has requires_grad={mine.requires_grad}, and in eager {eager.requires_grad}"
+    if mine.numel() and _strides(mine) != _strides(eager):
+        return f"has the strides {mine.stride()}, and in eager {eager.stride()}"
+    return None
+
+
+def _strides(tensor: torch.Tensor) -> list[int]:
+    return [s for s, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1]
+
+
+def _worst(names: list[str], fused: Results, yardstick: Yardstick) -> str | None:
+    for at, name in enumerate(names):
+        mine, eager, exact = fused[at], yardstick.eager[at], yardstick.exact[at]
+        if mine is None or eager is None or exact is None or not mine.numel():
+            continue
+        others = [run[at] for run in yardstick.noisy]
+        found = _beyond(mine, eager, exact, [o for o in others if o is not None])
+        if found:
+            return f"{name} {found}"
+    return None
+
+
+def _beyond(
+    mine: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, noisy: list[torch.Tensor]
+) -> str | None:
+    got, exact = _double(mine), _double(exact)
+    runs = torch.stack([_double(eager), *noisy])
+    finite = exact.isfinite() & runs.isfinite().all(0)
+    off = (runs - exact).abs().nan_to_num(torch.inf).amax(0)
+    allowed = FACTOR * off + _floor(exact, finite, mine.dtype)
+    error = (got - exact).abs()
+    bad = finite & ~(error <= allowed)
+    # NaN and Inf: as in float64, or as in eager.
+    same = (_classes(runs) == _classes(got)).any(0) | (_classes(exact) == _classes(got))
+    bad |= ~finite & ~same
+    if not bad.any():
+        return None
+    where = tuple(int(i) for i in bad.nonzero()[0])
+    return (
+        f"is {got[where].item()!r} at {where}, in float64 {exact[where].item()!r}, in eager "
+        f"{runs[0][where].item()!r} (allowed {allowed[where].item():.3g}; {int(bad.sum())} of "
+        f"{bad.numel()} are wrong)"
+    )
+
+
+def _floor(exact: torch.Tensor, finite: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if not dtype.is_floating_point:
+        return torch.zeros_like(exact)
+    info = torch.finfo(dtype)
+    rms = exact[finite].square().mean().sqrt().nan_to_num(0) / 8
+    return ULPS * info.eps * exact.abs().maximum(rms).clamp(min=info.tiny)
+
+
+def _classes(values: torch.Tensor) -> torch.Tensor:
+    """0 finite, 1 NaN, 2 inf, 3 −inf."""
+    return values.isnan() + 2 * (values == torch.inf) + 3 * (values == -torch.inf)
+
+
+def _double(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().to("cpu", torch.float64)

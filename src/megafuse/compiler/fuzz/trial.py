@@ -1,0 +1,165 @@
+"""One program: fused and eager, on two sets of arguments, forward and backward."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from megafuse.compiler.fused import Fused, fuse
+from megafuse.compiler.fuzz.arguments import arguments
+from megafuse.compiler.fuzz.judge import Noise, Results, Yardstick, float64_by_default, wrong
+from megafuse.compiler.fuzz.program import RUNS, Program, floats
+from megafuse.graph.capture import CaptureError
+from megafuse.graph.plan import Call
+from megafuse.runtime import fallback, loader, progress
+
+Verdict = Literal["right", "wrong", "error", "refused", "crash", "invalid"]
+
+
+@dataclass
+class Outcome:
+    """What came of a program. `calls` are the operations that were left to the library."""
+
+    verdict: Verdict
+    message: str = ""
+    kernels: int = 0
+    calls: dict[str, int] = field(default_factory=dict)
+    captures: int = 0
+    seconds: float = 0.0
+
+    @property
+    def is_finding(self) -> bool:
+        return self.verdict in ("wrong", "error", "crash")
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def check(program: Program, device: str = "cpu") -> None:
+    """For tests: raises unless the fused program is right."""
+    outcome = trial(program, device)
+    assert outcome.verdict == "right", f"{outcome.message}\n{program.source}"
+
+
+def trial(program: Program, device: str = "cpu") -> Outcome:
+    started = time.perf_counter()
+    fused = fuse(program.function())
+    logged = _Logged()
+    progress.logger.addHandler(logged)
+    host = loader.load()
+    assert host is not None, "the fuzzer needs a C++ compiler"
+    host.poison_outputs(True)
+    try:
+        with fallback.strict():
+            outcome = _judged(program, fused, device)
+    except CaptureError as error:
+        outcome = Outcome("refused", error.what)
+    finally:
+        host.poison_outputs(False)
+        progress.logger.removeHandler(logged)
+    if outcome.verdict == "right" and not fused.variants:
+        outcome = Outcome("refused", "; ".join(logged.messages))
+    _count(outcome, fused)
+    outcome.seconds = time.perf_counter() - started
+    return outcome
+
+
+class _Logged(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+def _count(outcome: Outcome, fused: Fused) -> None:
+    calls: Counter[str] = Counter()
+    for variant in fused.variants:
+        for part in (variant.forward, variant.backward):
+            steps = part[1].steps if part is not None else []
+            called = [step for step in steps if isinstance(step, Call)]
+            calls.update(str(step.target) for step in called)
+            outcome.kernels += len(steps) - len(called)
+    outcome.calls = dict(calls)
+    outcome.captures = len(fused.variants)
+
+
+def _judged(program: Program, fused: Fused, device: str) -> Outcome:
+    for run in range(RUNS):
+        try:
+            with float64_by_default():
+                exact = _exact(program, run, device)
+            eager = _run(program, program.function(), arguments(program, run, device))
+        except Exception as error:
+            return Outcome("invalid", f"eager: {error}")
+        try:
+            mine = _run(program, fused, arguments(program, run, device))
+        except CaptureError:
+            raise
+        except Exception as error:
+            return Outcome("error", f"{type(error).__name__}: {error}")
+        yardstick = Yardstick(eager, exact, functools.partial(_noisy, program, run, device))
+        found = wrong(_names(program), mine, yardstick)
+        if found:
+            return Outcome("wrong", f"run {run}: {found}")
+    return Outcome("right")
+
+
+def _names(program: Program) -> list[str]:
+    taken = [a.name for a in program.arguments if a.requires_grad]
+    return [*program.results, *(f"the gradient of {name}" for name in taken)]
+
+
+def _exact(program: Program, run: int, device: str) -> Results:
+    given = [_widened(value) for value in arguments(program, run, device)]
+    return _run(program, program.function(exact=True), given)
+
+
+def _widened(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    return value.detach().double().requires_grad_(value.requires_grad)
+
+
+def _noisy(program: Program, run: int, device: str, noise: Noise) -> Results:
+    """The arguments are off by an ulp as well."""
+    function = program.function()
+
+    def shaken(*given: Any) -> Any:
+        with noise:
+            return function(*given)
+
+    given = [
+        noise.shaken(v.detach()).requires_grad_(v.requires_grad) if floats([v]) else v
+        for v in arguments(program, run, device)
+    ]
+    return _run(program, shaken, given)
+
+
+def _run(program: Program, function: Any, given: list[Any]) -> Results:
+    """Results, then gradients, for cotangents that the seed decides: the same in every dtype."""
+    results = list(function(*given))
+    wanted = [v for v in given if isinstance(v, torch.Tensor) and v.requires_grad]
+    if not wanted:
+        return results
+    random = torch.Generator()
+    random.manual_seed(program.seed)
+    cotangents = {
+        at: torch.randn(r.shape, generator=random).bfloat16().to(r.device, r.dtype)
+        for at, r in enumerate(results)
+        if r.is_floating_point()
+    }
+    at = [i for i in cotangents if results[i].requires_grad]
+    if not at:
+        return [*results, *([None] * len(wanted))]
+    gradients = torch.autograd.grad(
+        [results[i] for i in at], wanted, [cotangents[i] for i in at], allow_unused=True
+    )
+    return [*results, *gradients]

@@ -1,0 +1,64 @@
+"""How values that nobody asked for in a certain layout lie in memory: as eager would leave them.
+
+A convolution of channels-last images gives channels-last ones, and so does what follows it; the
+library's next step was traced for that. So a value lies in the order of the first operand of its
+shape, as PyTorch's own pointwise operations have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from megafuse.graph.affine import contiguous, same_strides
+from megafuse.graph.coordinates import same_shape
+from megafuse.graph.ir import Input, Pointwise, Result, Size, Value
+
+Order = tuple[int, ...]  # dimensions from the outermost in memory to the innermost
+
+
+class Layouts:
+    """Orders of the values of one graph, asked for in the graph's order."""
+
+    def __init__(self, values: Sequence[Value]) -> None:
+        self._orders: dict[Value, Order | None] = {}
+        for value in values:
+            self._orders[value] = self._order(value)
+
+    def strides(self, value: Value) -> tuple[Size, ...]:
+        """Dense strides in the value's order."""
+        order = self._orders.get(value)
+        return contiguous(value.shape) if order is None else ordered(value.shape, order)
+
+    def _order(self, value: Value) -> Order | None:
+        if isinstance(value, (Input, Result)):
+            return order_of(value.shape, value.strides)
+        if isinstance(value, Pointwise):
+            for operand in value.inputs:
+                if len(operand.shape) > 1 and same_shape(operand.shape, value.shape):
+                    return self._orders.get(operand)
+        return None
+
+
+def ordered(shape: Sequence[Size], order: Order) -> tuple[Size, ...]:
+    """Strides of dense memory whose dimensions lie in this order."""
+    strides: list[Size] = [1] * len(shape)
+    step: Size = 1
+    for dim in reversed(order):
+        strides[dim] = step
+        step = step * shape[dim]
+    return tuple(strides)
+
+
+def order_of(shape: Sequence[Size], strides: Sequence[Size]) -> Order | None:
+    """The order, if the strides are dense and it is one of those in use; None for row-major."""
+    rank = len(shape)
+    if rank < 2 or same_strides(strides, contiguous(shape), shape):
+        return None
+    last = tuple(range(rank))
+    channels_last = (0, *last[2:], 1)
+    turned = (*last[:-2], rank - 1, rank - 2)
+    heads = (0, 2, 1, *last[3:]) if rank > 3 else last
+    for order in (channels_last, turned, heads):
+        if same_strides(strides, ordered(shape, order), shape):
+            return order
+    return None

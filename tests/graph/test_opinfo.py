@@ -1,0 +1,116 @@
+"""torch's own samples for its operators (OpInfo, in the wheel) through the front end.
+
+Every operator is captured, lowered, cleaned and interpreted for its first samples in float32 and
+int64. Exceptions are listed below, with the reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import types
+import unittest
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from graph import compare
+from megafuse.graph.capture import CaptureError
+
+if "expecttest" not in sys.modules:  # torch's test code imports it, and uses none of it here
+    stub = types.ModuleType("expecttest")
+    stub.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+    sys.modules["expecttest"] = stub
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+pytestmark = pytest.mark.slow
+
+SAMPLES = 3  # of each operator and dtype
+RANDOM = """
+    bernoulli cauchy exponential geometric log_normal multinomial normal rand_like randint
+    randint_like randn randn_like uniform nn.functional.alpha_dropout nn.functional.dropout
+    nn.functional.dropout2d nn.functional.dropout3d nn.functional.feature_alpha_dropout
+    nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d nn.functional.rrelu
+    nn.functional.multi_head_attention_forward nn.functional.scaled_dot_product_attention
+    pca_lowrank svd_lowrank
+"""
+UNINITIALISED = """
+    empty empty_like empty_permuted empty_strided new_empty new_empty_strided
+    nn.functional.embedding_bag resize_ resize_as_
+"""
+VALUES = """
+    allclose argwhere bincount combinations corrcoef cov equal item masked_select narrow nonzero
+    repeat_interleave tensor_split unique unique_consecutive nn.functional.ctc_loss
+    nn.functional.gaussian_nll_loss
+"""
+NOT_YET = """
+    linalg.cholesky linalg.inv linalg.ldl_factor linalg.lstsq linalg.lu_factor linalg.pinv
+    linalg.solve linalg.tensorinv linalg.tensorsolve nn.functional.interpolate pinverse
+"""
+OTHER = {
+    "nn.functional.one_hot": "counts classes by value, where they are not given",
+    "to_sparse": "sparse tensors",
+    "sparse.mm": "sparse tensors",
+    "sparse.sampled_addmm": "sparse tensors",
+    "as_strided": "reads the memory around a view, which the interpreter's argument lacks",
+    "unravel_index": "sizes beyond 2**62",
+}
+
+
+def exceptions() -> dict[str, str]:
+    return {
+        **dict.fromkeys(RANDOM.split(), "random numbers, other on each call"),
+        **dict.fromkeys(UNINITIALISED.split(), "results with memory that nobody wrote"),
+        **dict.fromkeys(VALUES.split(), "depends on values: refused with a CaptureError"),
+        **dict.fromkeys(NOT_YET.split(), "fails, and nobody has looked why: a mistake to find"),
+        **OTHER,
+    }
+
+
+NAMES = sorted({op.name for op in op_db})
+
+
+def test_exceptions_are_operators() -> None:
+    assert set(exceptions()) <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in exceptions()])
+def test_operator(name: str) -> None:
+    for op in (op for op in op_db if op.name == name):
+        for dtype in (torch.float32, torch.int64):
+            if dtype in op.supported_dtypes("cpu"):
+                samples = op.sample_inputs("cpu", dtype, requires_grad=False)
+                for sample in itertools.islice(samples, SAMPLES):
+                    check(op.op, (sample.input, *sample.args), sample.kwargs)
+
+
+@pytest.mark.parametrize("name", VALUES.split())
+def test_refused(name: str) -> None:
+    """At least one sample of each is refused, and with a CaptureError."""
+    refused = 0
+    for op in (op for op in op_db if op.name == name):
+        for sample in itertools.islice(op.sample_inputs("cpu", torch.float32), 20):
+            try:
+                compare.captured(op.op, sample.input, *sample.args, **sample.kwargs)
+            except CaptureError:
+                refused += 1
+            except RuntimeError:
+                pass  # what eager says of a sample that is wrong for it too
+    assert refused
+
+
+def check(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    try:
+        copies = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
+        want = function(*copies[0], **copies[1])
+    except Exception:
+        return  # not eager's either
+    got = compare.run(function, *args, **kwargs)
+    for mine, eager in zip(pytree.tree_leaves(got), pytree.tree_leaves(want), strict=True):
+        if isinstance(eager, torch.Tensor) and eager.layout == torch.strided:
+            torch.testing.assert_close(mine, eager, equal_nan=True)
