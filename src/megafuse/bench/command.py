@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", help="forward (default), grad, backward, all; a,b,…")
     parser.add_argument(
         "--against",
-        help="eager, compile, compile-max, compile-graphs, liger, module:function; a,b,…",
+        help="eager, compile, compile-max, compile-graphs, fuse, liger, module:function; a,b,…",
     )
     parser.add_argument("--budget", type=_positive, help="seconds a row and clock (default 1)")
     parser.add_argument("--visits", type=_whole, help="times to come back to a row (default 3)")
