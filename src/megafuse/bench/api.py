@@ -38,9 +38,10 @@ def bench(
         print(mf.bench("swiglu", gate, up, mode="forward+backward"))
 
     `against` holds names ("eager", "compile", "compile-max", "fuse", "liger", "module:function")
-    and functions. `mode` is "forward", "forward, grad" (the graph is recorded) or "forward+backward".
-    Every contender is first checked against the function itself (an op: its PyTorch twin) and
-    float64; one that is wrong gets its error and no time. The arguments are copied, never changed.
+    and functions. `mode` is "forward", "forward, grad" (the graph is recorded) or
+    "forward+backward". Every contender is first checked against the function itself (an op: its
+    PyTorch twin) and float64; one that is wrong gets its error and no time. The arguments are
+    copied, never changed.
     """
     if mode not in jobs.MODES:
         raise ValueError(f"mode is {mode!r}, expected one of {', '.join(map(repr, jobs.MODES))}")
@@ -81,11 +82,11 @@ def _of_function(
     fusable = not isinstance(function, (torch.nn.Module, Fused))
     names = [*(["fuse"] if fusable else []), "compile"] if against is None else list(against)
     made = jobs.of_function(function, args, mode, who.of_function(function, names))
-    made.random = _varies(function, made)
+    made.random = varies(function, made)
     return made
 
 
-def _varies(function: Function, made: Job) -> bool:
+def varies(function: Function, made: Job) -> bool:
     """Whether the same arguments give another result: dropout, say."""
     args = made.draw()
     with torch.no_grad():
