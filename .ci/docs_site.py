@@ -185,7 +185,7 @@ def api() -> dict[str, str]:
     for name in megafuse.__all__:
         # The package `bench` can be called, and stands for this.
         found = bench if name == "bench" else getattr(megafuse, name)
-        if name not in megafuse.OPS and inspect.isfunction(found):
+        if name not in megafuse.OPS and (inspect.isfunction(found) or inspect.isclass(found)):
             functions.append(_documented(found))
     return {
         "api/ops.md": "\n".join(ops),

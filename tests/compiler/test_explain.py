@@ -93,11 +93,15 @@ def test_what_is_not_fused_says_why() -> None:
     def branching(x: torch.Tensor) -> torch.Tensor:
         return x if x.sum() > 0 else -x
 
-    found = mf.fuse(branching).explain(torch.ones(3))
+    fused = mf.fuse(branching)
+    found = fused.explain(torch.ones(3))
     assert found.forward is None
-    assert "branching is not fused" in str(found)
+    assert found.raises
+    assert "branching cannot be fused" in str(found)
     assert "if x.sum() > 0" in str(found)
     assert "torch.where" in str(found)
+    assert "branching is not fused, and runs as it is" not in str(found)
+    assert "runs as it is" in str(mf.fuse(branching).explain(3))
 
 
 def test_it_fits_the_terminal() -> None:

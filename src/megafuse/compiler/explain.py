@@ -16,7 +16,12 @@ from megafuse.compiler import eager
 from megafuse.compiler.compile import Compiled, NotFused, compiled
 from megafuse.compiler.eager import Traffic
 from megafuse.compiler.fused import Rounding
-from megafuse.compiler.labels import backward_labels, forward_labels, saved_beside_arguments
+from megafuse.compiler.labels import (
+    SAVED,
+    backward_labels,
+    forward_labels,
+    saved_beside_arguments,
+)
 from megafuse.compiler.recomputed import recomputed
 from megafuse.compiler.source import call_reads, label, read_buffers
 from megafuse.graph.errors import CaptureError
@@ -83,7 +88,8 @@ class Explanation:
     saved: tuple[str, ...] = ()  # for the backward: what takes memory of its own
     saved_bytes: int = 0
     recomputed: tuple[str, ...] = ()  # by the backward
-    not_fused: str = ""  # why the function runs as it is
+    not_fused: str = ""  # why the function runs as it is, or
+    raises: bool = False  # why a call with these arguments is an error
     guards: tuple[str, ...] = ()  # what must hold of sizes and numbers for this to run
 
     def __str__(self) -> str:
@@ -106,7 +112,8 @@ def explain(
     try:
         made = compiled(function, args, kwargs, rounding, device)
     except (NotFused, CaptureError) as why:
-        return Explanation(name, (), str(where), not_fused=str(why))
+        raises = isinstance(why, CaptureError)
+        return Explanation(name, (), str(where), not_fused=str(why), raises=raises)
     captured = made.captured
     symbols = symbols_of(made, args, kwargs)
     forward, backward = eager.counted(function, args, kwargs)
@@ -146,7 +153,7 @@ def _step(step: Kernel | Call, labels: dict[Buffer, str], symbols: Symbols) -> S
         type_name(step.body.name),
         "rows" if step.body.row_wise else "pointwise",
         tuple(dict.fromkeys(t.line.strip() for t in terms(step.body) if t.line)),
-        tuple(label(b, labels) for b in read_buffers(step)),
+        tuple(label(b, labels).removesuffix(SAVED) for b in read_buffers(step)),
         tuple(label(b, labels) for b in dict.fromkeys(step.writes)),
         int(_known(step.bytes_read, symbols)),
         int(_known(step.bytes_written, symbols)),
@@ -161,7 +168,7 @@ def _call(step: Call, labels: dict[Buffer, str], symbols: Symbols) -> Step:
         str(step.target),
         "library",
         (line.strip(),) if line else (),
-        tuple(dict.fromkeys(label(t.buffer, labels) for t in read)),
+        tuple(dict.fromkeys(label(t.buffer, labels).removesuffix(SAVED) for t in read)),
         tuple(label(b, labels) for b in written),
         sum(_bytes(t.buffer.dtype, t.shape, symbols) for t in read),
         sum(_bytes(b.dtype, b.shape, symbols) for b in written),

@@ -14,7 +14,9 @@ def text(found: Explanation) -> str:
     """The whole of it."""
     if found.not_fused:
         why = [f"    {line}" for line in found.not_fused.splitlines()]
-        return "\n".join([f"{found.function} is not fused, and runs as it is:", *why])
+        what = "cannot be fused, and a call is this error:" if found.raises else ""
+        what = what or "is not fused, and runs as it is:"
+        return "\n".join([f"{found.function} {what}", *why])
     lines = _wrapped(f"{found.function}({', '.join(found.arguments)}) on {found.device}", 0)
     for each in (found.forward, found.backward):
         if each is not None:

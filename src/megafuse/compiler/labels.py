@@ -6,6 +6,8 @@ from megafuse.graph.capture import Captured
 from megafuse.graph.ir import Graph, Value, View
 from megafuse.graph.plan import Buffer, Plan, Tensor
 
+SAVED = " (saved)"  # after the name of what is kept for the backward
+
 
 def name_inputs(backward: Graph, forward: Graph, captured: Captured) -> None:
     """The backward's inputs get the names of what the forward saved for it, and of gradients."""
@@ -45,7 +47,7 @@ def forward_labels(plan: Plan, captured: Captured) -> dict[Buffer, str]:
     names = [captured.arguments[leaf].name for leaf in captured.writes]
     given = ["result" if results == 1 else f"result {i}" for i in range(results)]
     given += [f"new {name}" for name in names]
-    return _labels(plan, given, " (saved)")
+    return _labels(plan, given, SAVED)
 
 
 def backward_labels(plan: Plan, captured: Captured) -> dict[Buffer, str]:
