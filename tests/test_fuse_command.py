@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -55,9 +56,9 @@ def test_counts_registers_without_a_gpu(
 ) -> None:
     assert cli.main(["fuse", f"{file}:gated", "--shape", shape, "--arch", "sm_90"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("// Gated on sm_90: ")
+    assert re.match(r"// Gated2? on sm_90: ", last)  # one long row is a kernel and the library
     assert "nothing spilled" in last
-    registers, instructions = (int(w) for w in last.replace(",", "").split() if w.isdigit())
+    registers, instructions = (int(n) for n in re.findall(r" (\d+) (?:reg|instr)", last))
     assert 8 <= registers <= 255
     assert instructions > 50
 
