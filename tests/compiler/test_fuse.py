@@ -232,7 +232,7 @@ def test_a_graph_is_kept_if_asked() -> None:
     made = fuse(lambda x: (x.sin() * x).sum())(x)
     first = torch.autograd.grad(made, x, retain_graph=True)[0]
     assert first.equal(torch.autograd.grad(made, x)[0])
-    with pytest.raises(RuntimeError, match="second time"):
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
         torch.autograd.grad(made, x)
 
 
@@ -271,7 +271,7 @@ def test_threads_call_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not failed
-    assert len(fused.variants) <= len(threads)
+    assert len(fused.variants) == 1
 
 
 def test_functional_transforms() -> None:
