@@ -136,8 +136,13 @@ def _described(
             for kind, which in captured.backward_takes
         ],
         "differentiable": differentiable,
+        "indifferent": backward is None and torch.is_grad_enabled() and _any_grad(captured),
         "gradients": [places[leaf] for leaf in captured.gradients],
     }
+
+
+def _any_grad(captured: Captured) -> bool:
+    return any(a.kind == "tensor" and a.value.requires_grad for a in captured.arguments)
 
 
 def _structure(spec: pytree.TreeSpec) -> tuple[int, Any]:
