@@ -149,8 +149,11 @@ class _RowWriter:
             self.scope.define(term, body, text)
 
     def _results(self) -> None:
-        outputs = [as_stored(t, self.scope.body.rounds) for t in self.scope.body.outputs]
-        self.scope.enter(self._known(self.phases.steps, True))
+        known = self._known(self.phases.steps, True)
+        rounds = self.scope.body.rounds
+        # What is known has its name; as_stored looks below it, where a field may not reach.
+        outputs = [t if t in known else as_stored(t, rounds) for t in self.scope.body.outputs]
+        self.scope.enter(known)
         used = self.scope.loads(outputs)
         body = self.lines.inner()
         self._return(outputs, body)

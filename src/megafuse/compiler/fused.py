@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # imported at the first call: `import megafuse` should not wa
     from megafuse.compiler.explain import Explanation
 
 Rounding: TypeAlias = Literal["fused", "eager"]
+_TRACING = threading.RLock()  # torch's tracer has flags that all threads share
 _MOST_VARIANTS = 32  # of one function: beyond that, captures cost more than fusing saves
 
 
@@ -68,6 +70,14 @@ class Fused:
 
     def __repr__(self) -> str:
         return f"<fused {getattr(self.function, '__qualname__', self.function)}>"
+
+    def __reduce__(self) -> Any:
+        """Copied and pickled as functions are: by name, or anew from its function."""
+        name = getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(getattr(self, "__module__", ""))
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else (Fused, (self.function, self.rounding))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -157,17 +167,21 @@ class _Shape:
         if self._captured >= _MOST_VARIANTS:
             self._too_many()
             return self._reference(*leaves)
-        args, kwargs = self._arguments(leaves)
-        try:
-            made = compiled(self.fused.function, args, kwargs, self.fused.rounding)
-        except NotFused as why:
-            progress.logger.warning("megafuse: %r runs unfused: %s", self.fused, why)
-            return self._reference(*leaves)
-        host = loader.load()
-        assert host is not None
-        host.graph_add(self._handle, made.description)
-        self.fused.variants.append(made)
-        self._captured += 1
+        before = self._captured
+        with _TRACING:
+            if self._captured != before:  # by another thread, and perhaps for these arguments
+                return self.call(*leaves)
+            args, kwargs = self._arguments(leaves)
+            try:
+                made = compiled(self.fused.function, args, kwargs, self.fused.rounding)
+            except NotFused as why:
+                progress.logger.warning("megafuse: %r runs unfused: %s", self.fused, why)
+                return self._reference(*leaves)
+            host = loader.load()
+            assert host is not None
+            host.graph_add(self._handle, made.description)
+            self.fused.variants.append(made)
+            self._captured += 1
         self._capturing.now = True
         try:
             return self.call(*leaves)

@@ -122,6 +122,7 @@ inline PyObject* add_variant(PyObject*, PyObject* args) {
   variant->leaves = r["leaves"].all(parse_expected);
   variant->forward = parse_program(r["forward"]);
   variant->differentiates = !r["backward"].is_none();
+  variant->indifferent = r["indifferent"].integer();
   if (variant->differentiates) variant->backward = parse_program(r["backward"]);
   variant->returned = r["returned"].all([](Reader leaf) {
     const bool fixed = leaf[0].text() == "fixed";

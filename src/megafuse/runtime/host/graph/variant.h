@@ -35,6 +35,7 @@ struct Variant {
   Program forward;
   std::optional<Program> backward;
   bool differentiates = false;
+  bool indifferent = false;  // arguments had gradients when it was captured, but no result has one
   std::vector<Returned> returned;
   Structure structure = Structure::kLeaf;
   PyObject* unflatten = nullptr;  // leaves → what the function returns
@@ -69,7 +70,9 @@ inline bool fits(const Variant& variant, PyObject* const* objects, Py_ssize_t n,
         if (t.scalar_type() != expected.dtype || t.dim() != expected.dim ||
             t.device() != expected.device)
           return false;
-        if (variant.differentiates && t.requires_grad() != expected.requires_grad) return false;
+        if ((variant.differentiates || variant.indifferent) &&
+            t.requires_grad() != expected.requires_grad)
+          return false;
         any_grad |= t.requires_grad();
         found.push_back({&t, {}});
         break;
@@ -95,7 +98,8 @@ inline bool fits(const Variant& variant, PyObject* const* objects, Py_ssize_t n,
       }
     }
   }
-  return (any_grad && at::GradMode::is_enabled()) == variant.differentiates;
+  return variant.indifferent ||
+         (any_grad && at::GradMode::is_enabled()) == variant.differentiates;
 }
 
 // A gradient laid out as the result it is of, which is how the backward was captured.

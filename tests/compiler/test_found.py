@@ -1,0 +1,63 @@
+"""Programs that the fuzzer found to fail once, each shrunk (python -m megafuse.compiler.fuzz)."""
+
+from __future__ import annotations
+
+from megafuse.compiler.fuzz import Argument, Program, check
+
+
+def test_a_reduction_of_one_element_in_16_bits() -> None:
+    """The row functor looked below a field of the row for what it stores."""
+    source = """
+        def program(a0):
+            v3 = a0.mean(0, keepdim=True)
+            v5 = v3.repeat_interleave(2, 0)
+            v6 = torch.lerp(v3, v5, 0.3)
+            return v5, v6
+    """
+    arguments = [Argument("a0", "bfloat16", ((1, 7), (1, 16)), layout="offset")]
+    check(Program.of_source(source, arguments))
+
+
+def test_gradients_of_a_loss_of_one_element() -> None:
+    """The same, in a backward."""
+    source = """
+        def program(a0, a1):
+            v0, v1 = torch.var_mean(a0, -1, correction=0)
+            v2 = (v0.abs() + 0.1) ** a1.clamp(-2, 2)
+            v4 = torch.var_mean(v1, 0, correction=0)[0]
+            v5 = F.huber_loss(v4, v2, delta=0.7)
+            return v5,
+    """
+    arguments = [
+        Argument("a0", "bfloat16", ((1, 1), (1, 1)), requires_grad=True),
+        Argument("a1", "bfloat16", ((1, 1), (1, 1)), requires_grad=True),
+    ]
+    check(Program.of_source(source, arguments))
+
+
+def test_an_argument_requires_gradients_and_no_result_has_one() -> None:
+    """Captured again and again: the variant had no backward, and the host asked for one."""
+    source = """
+        def program(a0):
+            v5 = a0 > 0
+            return v5,
+    """
+    check(
+        Program.of_source(source, [Argument("a0", "float16", ((16,), (300,)), requires_grad=True)])
+    )
+
+
+def test_strides_of_dimensions_of_size_1_do_not_matter() -> None:
+    """A gradient came with another stride there: "captured for other layouts"."""
+    source = """
+        def program(a0, a1):
+            v0 = a0 @ a1.transpose(-1, -2)
+            v1 = v0 - v0.mean(-1, keepdim=True)
+            v4 = v1.clone()
+            return v4,
+    """
+    arguments = [
+        Argument("a0", "float32", ((17, 1, 1), (2, 1, 1))),
+        Argument("a1", "float32", ((17, 63, 1), (2, 129, 1)), requires_grad=True),
+    ]
+    check(Program.of_source(source, arguments))

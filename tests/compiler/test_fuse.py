@@ -1,0 +1,412 @@
+"""`fuse` as users see it: what is compiled when, what comes back, and what happens around it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import pickle
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from megafuse.compiler import Fused, fuse
+from megafuse.runtime import loader
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> Iterator[None]:
+    host = loader.load()
+    if host is None:
+        pytest.skip("no C++ compiler")
+    host.poison_outputs(True)
+    yield
+    host.poison_outputs(False)
+
+
+def scaled(x: Tensor, y: Tensor, scale: float = 2.0) -> Tensor:
+    return torch.sin(x) * y + scale
+
+
+def same(fused: Fused, *args: Any, **kwargs: Any) -> Any:
+    """Calls it, and holds the result against the function that it was made from."""
+    made = fused(*args, **kwargs)
+    torch.testing.assert_close(made, fused.function(*args, **kwargs))
+    return made
+
+
+# ---- what is compiled when
+
+
+def test_other_sizes_and_numbers_run_what_is_there() -> None:
+    fused = fuse(scaled)
+    for rows, cols, scale in ((3, 5, 1.5), (4, 64, -2.0), (100, 7, 0.0), (2, 2, 1.0)):
+        same(fused, torch.randn(rows, cols), torch.randn(cols), scale)
+    assert len(fused.variants) == 1
+
+
+def test_other_kinds_of_arguments_make_a_variant_each() -> None:
+    def chosen(x: Tensor, flag: Any = None, how: str = "sin") -> Tensor:
+        made = torch.sin(x) if how == "sin" else torch.cos(x)
+        return made if flag is None else made + 1 if flag else made - 1
+
+    fused = fuse(chosen)
+    x = torch.randn(4, 6)
+    calls: list[tuple[Any, ...]] = [
+        (x,),
+        (x.double(),),
+        (x[0],),
+        (x, True),
+        (x, False),
+        (x, None, "cos"),
+        (x.to(torch.bfloat16),),
+    ]
+    for count, call in enumerate(calls, 1):
+        for _ in range(2):
+            same(fused, *call)
+        assert len(fused.variants) == count, call[1:]
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 0), (1, 1), (0, 4), (5, 1), (2, 3, 4, 5)])
+def test_any_shape(shape: tuple[int, ...]) -> None:
+    same(fuse(scaled), torch.randn(shape), torch.randn(shape))
+
+
+def test_many_variants_end_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    fused = fuse(lambda x, how: x + len(how))
+    x = torch.ones(3)
+    with caplog.at_level(logging.WARNING):
+        for length in range(36):
+            assert fused(x, "a" * length).equal(x + length)
+    assert len(fused.variants) == 32
+    assert len([r for r in caplog.records if "further ones run unfused" in r.getMessage()]) == 1
+
+
+# ---- arguments and results
+
+
+def test_keywords_and_defaults() -> None:
+    fused = fuse(scaled)
+    x, y = torch.randn(3, 4), torch.randn(4)
+    same(fused, x, y)
+    same(fused, x, y, scale=3.0)
+    same(fused, y=y, x=x)
+    same(fused, x, y=y, scale=7.5)
+
+
+def test_nested_arguments_and_results() -> None:
+    def step(state: dict[str, Any], more: list[Tensor]) -> dict[str, Any]:
+        total = state["a"] + more[0] * state["scale"]
+        return {"sum": total, "parts": [total * 2, (more[1], None)], "label": "x"}
+
+    a, b, c = torch.randn(3, 4), torch.randn(4), torch.randn(2)
+    fused = fuse(step)
+    made = fused({"a": a, "scale": 0.5}, [b, c])
+    torch.testing.assert_close(made["sum"], a + b * 0.5)
+    torch.testing.assert_close(made["parts"][0], (a + b * 0.5) * 2)
+    assert made["parts"][1][0].equal(c)
+    assert made["parts"][1][1] is None
+    assert made["label"] == "x"
+
+
+@pytest.mark.parametrize("result", [None, 3, 2.5, "text", (), []])
+def test_results_that_are_no_tensors(result: Any) -> None:
+    assert fuse(lambda x: result)(torch.ones(3)) == result
+
+
+def test_a_size_and_a_number_are_results() -> None:
+    fused = fuse(lambda x, n: (x.shape[0], n * 2, x + n))
+    for rows in (3, 8):
+        size, number, made = fused(torch.zeros(rows, 2), rows + 0.5)
+        assert (size, number) == (rows, 2 * rows + 1.0)
+        assert made.eq(rows + 0.5).all()
+
+
+def test_a_list_where_a_tensor_was() -> None:
+    fused = fuse(lambda x: (x[0] + x[1]) * 2)
+    x = torch.randn(2, 5)
+    same(fused, x)
+    same(fused, [x[0], x[1]])
+    same(fused, x)
+
+
+def test_results_that_are_arguments() -> None:
+    x = torch.randn(3, 4)
+    fused = fuse(lambda x: (x, x.t(), x[1:], x * 2))
+    whole, turned, rest, _ = fused(x)
+    for view, of in ((whole, x), (turned, x.t()), (rest, x[1:])):
+        assert view.data_ptr() == of.data_ptr()
+        assert view.stride() == of.stride()
+        assert view.equal(of)
+
+
+def test_the_same_result_twice() -> None:
+    def twice(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.sin()
+        return y, y
+
+    same(fuse(twice), torch.randn(5))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t.t(),
+        lambda t: t[:, ::2],
+        lambda t: t[1:, 3:],
+        lambda t: t[:1].expand(6, -1),
+        lambda t: t[:, :1].expand(-1, 9),
+        lambda t: t.unsqueeze(1),
+    ],
+)
+def test_views_as_arguments(view: Any) -> None:
+    x = view(torch.randn(8, 10))
+    made = same(fuse(lambda x: (x * 2).tanh()), x)
+    assert made.stride() == (x * 2).stride()
+
+
+# ---- in place
+
+
+def test_a_step_of_adamw() -> None:
+    def step(p: Tensor, g: Tensor, m: Tensor, v: Tensor, lr: float, t: int) -> None:
+        p.mul_(1 - lr * 0.01)
+        m.lerp_(g, 0.1)
+        v.mul_(0.999).addcmul_(g, g, value=0.001)
+        bias = 1 - 0.9**t
+        p.addcdiv_(m, v.sqrt().add_(1e-8), value=-lr / bias)
+
+    fused = fuse(step)
+    mine = [torch.randn(5, 7), torch.randn(5, 7), torch.zeros(5, 7), torch.zeros(5, 7)]
+    theirs = [t.clone() for t in mine]
+    for t in (1, 2, 3):
+        assert fused(*mine, 1e-2 / t, t) is None
+        step(*theirs, 1e-2 / t, t)  # type: ignore[arg-type]
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_intermediates_are_written_in_place() -> None:
+    def written(x: Tensor) -> Tensor:
+        y = x.clone()
+        y[1:] += 1
+        y.t().mul_(2)
+        return y.relu_()
+
+    x = torch.randn(4, 5)
+    before = x.clone()
+    same(fuse(written), x)
+    assert x.equal(before)
+
+
+# ---- gradients
+
+
+def test_gradients_of_some_arguments() -> None:
+    for wanted in ((True, False), (False, True), (True, True)):
+        fused = fuse(scaled)
+        x, y = (torch.randn(4, 3).requires_grad_(w) for w in wanted)
+        made = same(fused, x, y)
+        leaves = [t for t in (x, y) if t.requires_grad]
+        grad = torch.randn(4, 3)
+        got = torch.autograd.grad(made, leaves, grad)
+        torch.testing.assert_close(got, torch.autograd.grad(scaled(x, y), leaves, grad))
+
+
+def test_no_grad_and_inference_mode() -> None:
+    fused = fuse(scaled)
+    x, y = torch.randn(4, requires_grad=True), torch.randn(4)
+    assert same(fused, x, y).requires_grad
+    with torch.no_grad():
+        assert not same(fused, x, y).requires_grad
+    with torch.inference_mode():
+        assert not same(fused, x, y).requires_grad
+    assert same(fused, x, y).requires_grad
+
+
+def test_a_graph_is_kept_if_asked() -> None:
+    x = torch.randn(4, requires_grad=True)
+    made = fuse(lambda x: (x.sin() * x).sum())(x)
+    first = torch.autograd.grad(made, x, retain_graph=True)[0]
+    assert first.equal(torch.autograd.grad(made, x)[0])
+    with pytest.raises(RuntimeError, match="retain_graph=True"):
+        torch.autograd.grad(made, x)
+
+
+def test_double_backward_is_refused() -> None:
+    x = torch.randn(4, requires_grad=True)
+    made = fuse(lambda x: x.sin().sum())(x)
+    with pytest.raises(RuntimeError, match="megafuse"):
+        torch.autograd.grad(made, x, create_graph=True)
+
+
+def test_only_one_of_two_results_is_used() -> None:
+    x = torch.randn(4, 3, requires_grad=True)
+    first, second = fuse(lambda x: (x.sin(), x.cos().sum(-1)))(x)
+    second.sum().backward()
+    torch.testing.assert_close(x.grad, -x.detach().sin())
+    assert first.requires_grad
+
+
+# ---- around it
+
+
+def test_threads_call_at_once() -> None:
+    fused = fuse(scaled)
+    failed: list[BaseException] = []
+
+    def call(rows: int) -> None:
+        try:
+            for _ in range(20):
+                same(fused, torch.randn(rows, 5), torch.randn(5), float(rows))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(2, 8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert len(fused.variants) == 1
+
+
+def test_functional_transforms() -> None:
+    fused = fuse(scaled)
+    x, y = torch.randn(4, 3), torch.randn(4, 3)
+    torch.testing.assert_close(torch.vmap(fused)(x, y), torch.vmap(scaled)(x, y))
+    total = lambda f: lambda x: f(x, y).sum()  # noqa: E731
+    torch.testing.assert_close(torch.func.grad(total(fused))(x), torch.func.grad(total(scaled))(x))
+    mine, theirs = (torch.func.jvp(total(f), (x,), (y,)) for f in (fused, scaled))
+    torch.testing.assert_close(mine, theirs)
+
+
+def test_autocast() -> None:
+    def layer(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).relu() * 2
+
+    fused = fuse(layer)
+    x, w = torch.randn(8, 16), torch.randn(16, 4)
+    plain = same(fused, x, w)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = fused(x, w)
+        expected = layer(x, w)
+    assert cast.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(cast, expected, rtol=2e-2, atol=2e-2)
+    assert same(fused, x, w).dtype == plain.dtype == torch.float32
+
+
+class Tagged(Tensor):
+    pass
+
+
+def test_subclasses() -> None:
+    x = torch.randn(4).as_subclass(Tagged)  # type: ignore[arg-type]
+    made = fuse(scaled)(x, x)
+    assert isinstance(made, Tagged)
+    torch.testing.assert_close(made.as_subclass(Tensor), scaled(x, x).as_subclass(Tensor))
+
+
+def test_parameters() -> None:
+    weight = torch.nn.Parameter(torch.randn(4))
+    made = same(fuse(scaled), torch.randn(3, 4), weight)
+    made.sum().backward()
+    assert weight.grad is not None
+
+
+def test_torch_compile_over_it() -> None:
+    fused = fuse(scaled)
+    x, y = torch.randn(4, 3), torch.randn(3)
+    compiled = torch.compile(lambda x, y: fused(x, y) + 1, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, y), scaled(x, y) + 1)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 3.0
+
+    @fuse
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x * y * self.scale
+
+
+def test_a_method() -> None:
+    x = torch.randn(4)
+    torch.testing.assert_close(Layer()(x, x), x * x * 3.0)
+
+
+def test_lambdas_and_partials() -> None:
+    x = torch.randn(4)
+    same(fuse(lambda x: x * 2 + 1), x)
+    same(fuse(functools.partial(scaled, scale=4.0)), x, x)
+    assert fuse(rounding="eager")(scaled).rounding == "eager"
+
+
+fused_scaled = fuse(scaled)
+
+
+def test_copies_work() -> None:
+    x = torch.randn(4)
+    for made in (copy.copy(fused_scaled), copy.deepcopy(fused_scaled)):
+        same(made, x, x)
+
+
+def test_it_can_be_pickled() -> None:
+    again = pickle.loads(pickle.dumps(fuse(scaled)))
+    same(again, torch.randn(4), torch.randn(4))
+
+
+# ---- errors
+
+
+def test_errors_of_the_function_come_through() -> None:
+    class Mine(Exception):
+        pass
+
+    def raises(x: Tensor, when: bool) -> Tensor:
+        if when:
+            raise Mine("no")
+        return x + 1
+
+    fused = fuse(raises)
+    with pytest.raises(Mine, match="no"):
+        fused(torch.ones(2), True)
+    same(fused, torch.ones(2), False)
+    with pytest.raises(Mine, match="no"):
+        fused(torch.ones(2), True)
+
+
+def test_shapes_that_do_not_fit_raise_as_in_eager() -> None:
+    fused = fuse(scaled)
+    same(fused, torch.randn(3, 4), torch.randn(4))
+    with pytest.raises(RuntimeError, match="must match the size"):
+        fused(torch.randn(3, 4), torch.randn(5))
+    same(fused, torch.randn(3, 4), torch.randn(4))
+
+
+def test_wrong_arguments_raise_as_in_eager() -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        fuse(scaled)(torch.ones(2))
+    with pytest.raises(ValueError, match='rounding is "fused" or "eager"'):
+        fuse(scaled, rounding="none")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="fuse takes a function"):
+        fuse(3)  # type: ignore[call-overload]
+
+
+# ---- rounding
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_eager_rounding_gives_eagers_bits(dtype: torch.dtype) -> None:
+    def chain(x: Tensor, y: Tensor) -> Tensor:
+        a = x * y + x
+        b = (a - y).relu() * 0.3
+        return torch.where(b > x, b, a / (y * y + 1))
+
+    x, y = torch.randn(37, 65).to(dtype), torch.randn(65).to(dtype)
+    assert fuse(chain, rounding="eager")(x, y).equal(chain(x, y))
+    assert not fuse(chain)(x, y).equal(chain(x, y))

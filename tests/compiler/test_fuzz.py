@@ -1,0 +1,129 @@
+"""The fuzzer itself: its programs are right, it finds what is planted, and it shrinks that."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import pytest
+
+from megafuse.codegen import expression
+from megafuse.compiler.fuzz import Argument, Program, trial
+from megafuse.compiler.fuzz.child import Child
+from megafuse.compiler.fuzz.grammar import generate
+from megafuse.compiler.fuzz.report import Finding, summary, test_case
+from megafuse.compiler.fuzz.shrink import shrunk
+from megafuse.compiler.fuzz.trial import Outcome
+from megafuse.runtime import loader
+
+SEED, PROGRAMS, MORE = 0, 40, 160
+
+test_case.__test__ = False  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    if loader.load() is None:
+        pytest.skip("no C++ compiler")
+    warnings.simplefilter("ignore")
+
+
+def judged(first: int, count: int) -> None:
+    for index in range(first, first + count):
+        program = generate(SEED, index)
+        outcome = trial(program)
+        assert outcome.verdict in ("right", "refused"), test_case(Finding(index, program, outcome))
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_programs_are_right(tenth: int) -> None:
+    judged(tenth * PROGRAMS // 10, PROGRAMS // 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+def test_more_programs_are_right(part: int) -> None:
+    judged(PROGRAMS + part * MORE // 8, MORE // 8)
+
+
+def test_the_same_seed_gives_the_same_programs() -> None:
+    assert generate(3, 5) == generate(3, 5)
+    assert generate(3, 5) != generate(3, 6)
+
+
+def test_a_program_is_its_source() -> None:
+    program = generate(SEED, 2)
+    again = Program.of_source(program.source, program.arguments, program.seed)
+    assert again == program
+    assert Program.of_json(program.as_json()) == program
+
+
+# ---- what is planted is found
+
+ARGUMENTS = [Argument("a0", "float32", ((7, 33), (5, 64))), Argument("a1", "float32", ((33,), (64,)))]
+PLANTED = """
+    def program(a0, a1):
+        v0 = a0.tanh() + a1
+        v1 = v0.cos()
+        v2 = v1 * a1
+        v3 = v2.amax(-1, keepdim=True)
+        v4 = v1 - v3
+        return v4, v0
+"""
+
+
+@pytest.fixture
+def wrong_cosine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generated kernels take the sine for the cosine, and are compiled anew."""
+    host = loader.load()
+    assert host is not None
+    written = expression.expression
+
+    def planted(term, args, slots, rounds):  # type: ignore[no-untyped-def]
+        made = written(term, args, slots, rounds)
+        return dataclasses.replace(made, code=made.code.replace("cos(", "sin("))
+
+    monkeypatch.setattr("megafuse.codegen.scope.expression", planted)
+
+
+def test_a_wrong_kernel_is_found_and_shrunk(wrong_cosine: None) -> None:
+    program = Program.of_source(PLANTED, ARGUMENTS)
+    outcome = trial(program)
+    assert outcome.verdict == "wrong", outcome
+    small = shrunk(program, outcome, trial)
+    assert [s.text.split(" = ")[1] for s in small.statements] == [f"{_only(small)}.cos()"]
+    assert "def test_program_7" in test_case(Finding(7, small, outcome))
+
+
+def _only(program: Program) -> str:
+    (argument,) = program.arguments
+    return argument.name
+
+
+def test_a_right_program_passes() -> None:
+    assert trial(Program.of_source(PLANTED, ARGUMENTS)).verdict == "right"
+
+
+def test_a_crash_is_a_finding_and_the_next_program_runs() -> None:
+    child = Child()
+    crash = Program.of_source(
+        "def program(a0):\n    v0 = a0 if a0.is_cuda else __import__('os').abort()\n    return v0,",
+        ARGUMENTS[:1],
+    )
+    try:
+        outcome = child.trial(crash)
+        assert (outcome.verdict, outcome.message) == ("crash", "SIGABRT")
+        assert child.trial(Program.of_source(PLANTED, ARGUMENTS)).verdict == "right"
+    finally:
+        child.close()
+
+
+def test_summary_counts() -> None:
+    outcomes = [
+        Outcome("right", kernels=2, calls={"aten.mm.default": 1}, captures=1),
+        Outcome("refused", "no 5"),
+    ]
+    text = summary(outcomes)
+    assert "2 programs: 1 right, 1 refused" in text
+    assert "aten.mm.default" in text
+    assert "no #" in text
