@@ -15,6 +15,9 @@ from codegen.running import run
 from megafuse.codegen.body import Body
 from megafuse.codegen.prims import PRIMS
 
+# Every primitive in every dtype; tests/compiler runs most of them through fuse.
+pytestmark = pytest.mark.slow
+
 FLOATS = ("Float", "Double", "Half", "BFloat16")
 INTEGERS = ("Byte", "Char", "Short", "Int", "Long")
 ALL = (*FLOATS, *INTEGERS, "Bool")

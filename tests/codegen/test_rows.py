@@ -18,6 +18,9 @@ from megafuse.codegen.row_phases import Phases
 from megafuse.codegen.variant import Operand
 from megafuse.runtime import nvrtc, sources
 
+# Each body is a kernel to compile; tests/compiler runs rows through fuse.
+pytestmark = pytest.mark.slow
+
 needs_nvrtc = pytest.mark.skipif(nvrtc.problem() is not None, reason=str(nvrtc.problem()))
 FLOATS = ("Float", "Double", "Half", "BFloat16")
 COLUMNS = [1, 2, 7, 8, 31, 33, 64, 100, 255, 256, 257, 511, 1000, 2049, 4096, 5003, 100_003]

@@ -116,8 +116,9 @@ def _differentiable_places(found: Captured) -> list[int]:
 
 
 def taken(saved: Any, taker: Value) -> Any:
-    """A number is saved as a tensor of one element, and taken as a number."""
-    return saved.item() if isinstance(taker, Number) else saved
+    """A number may be saved as a tensor of one element; it is taken as a number."""
+    is_tensor = isinstance(saved, torch.Tensor)
+    return saved.item() if is_tensor and isinstance(taker, Number) else saved
 
 
 def assert_same(got: Any, want: Any, dtype: torch.dtype | None = None) -> None:

@@ -14,6 +14,9 @@ from graph import compare
 from graph.compare import check
 from megafuse.graph.show import show
 
+# Every operation, by way of the interpreter; tests/compiler runs most of them through fuse.
+pytestmark = pytest.mark.slow
+
 aten = torch.ops.aten
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 INTEGERS = [torch.int64, torch.int32, torch.int8, torch.uint8]

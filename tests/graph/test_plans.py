@@ -17,6 +17,9 @@ from megafuse.graph.lowering import lower
 from megafuse.graph.partition import partition
 from megafuse.graph.plan import Plan
 
+# By way of an interpreter of plans; tests/compiler runs such functions through fuse.
+pytestmark = pytest.mark.slow
+
 # How many kernels each becomes: forward, backward.
 KERNELS = {
     functions.rms_norm: (1, 2),
