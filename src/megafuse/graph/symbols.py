@@ -108,6 +108,8 @@ class Code:
             top, bottom = expr.args[0].as_numer_denom()
             whole = self._slot(sympy.Mul(top, *expr.args[1:]))
             return self._add("floor_divide", whole, self._slot(bottom))
+        if name == "Piecewise":
+            return self._piecewise(expr.args)
         args = [self._slot(arg) for arg in expr.args]
         if name in _FOLDED:
             integer, real = _FOLDED[name]
@@ -132,6 +134,22 @@ class Code:
         if name in ("FloorToInt", "floor"):
             return self._add("floor", self._as_real(args[0]), 0)
         raise NotWritten(f"an expression of sizes has {name}: {expr}")
+
+    def _piecewise(self, branches: tuple[Any, ...]) -> int:
+        """The first branch whose condition holds: otherwise + holds · (value − otherwise)."""
+        (value, condition), *others = branches
+        if condition == sympy.true or not others:
+            return self._slot(value)
+        holds, made, otherwise = (
+            self._slot(condition),
+            self._slot(value),
+            self._piecewise((*others,)),
+        )
+        minus = self._either("multiply", "real_multiply", otherwise, self._constant(-1))
+        more = self._either("add", "real_add", made, minus)
+        return self._either(
+            "add", "real_add", otherwise, self._either("multiply", "real_multiply", holds, more)
+        )
 
     def _either(self, integer: str, real: str, a: int, b: int, gives: bool = True) -> int:
         """The instruction for ints, or for doubles where either is one; `gives` one then."""
