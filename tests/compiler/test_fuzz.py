@@ -60,7 +60,10 @@ def test_a_program_is_its_source() -> None:
 
 # ---- what is planted is found
 
-ARGUMENTS = [Argument("a0", "float32", ((7, 33), (5, 64))), Argument("a1", "float32", ((33,), (64,)))]
+ARGUMENTS = [
+    Argument("a0", "float32", ((7, 33), (5, 64))),
+    Argument("a1", "float32", ((33,), (64,))),
+]
 PLANTED = """
     def program(a0, a1):
         v0 = a0.tanh() + a1

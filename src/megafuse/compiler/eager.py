@@ -53,9 +53,7 @@ class _Counting(TorchDispatchMode):
         super().__init__()
         self.traffic = Traffic()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if _works(func) and _tensors(result):
             tensors = [*_tensors((args, kwargs)), *_tensors(result)]
