@@ -98,8 +98,7 @@ inline bool fits(const Variant& variant, PyObject* const* objects, Py_ssize_t n,
       }
     }
   }
-  return variant.indifferent ||
-         (any_grad && at::GradMode::is_enabled()) == variant.differentiates;
+  return variant.indifferent || (any_grad && at::GradMode::is_enabled()) == variant.differentiates;
 }
 
 // A gradient laid out as the result it is of, which is how the backward was captured.
