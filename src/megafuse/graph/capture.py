@@ -263,7 +263,7 @@ class _Trace:
 def _gradient_like(result: torch.Tensor) -> torch.Tensor:
     """Laid out as the result is, or in order where that has gaps or overlaps."""
     strides = result.stride()
-    if not torch._prims_common.is_non_overlapping_and_dense(result):
+    if not torch._prims_common.is_non_overlapping_and_dense_or_false(result):
         strides = torch._prims_common.make_contiguous_strides_for(result.shape)
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
