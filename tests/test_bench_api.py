@@ -177,12 +177,13 @@ def test_forward_and_backward_of_an_op():
     assert up.grad is None
 
 
-def test_compile_is_the_default_rival(monkeypatch):
-    """And on an op eager too."""
+def test_fuse_and_compile_are_the_default_rivals(monkeypatch):
+    """On an op, which is fused already, eager and compile."""
     monkeypatch.setattr(torch, "compile", lambda function, **how: function)
     x = torch.randn(64)
     row = one_row(mf.bench(double, x, budget=0.001))
-    assert [e.name for e in row.entries] == ["double", "compile"]
+    assert [e.name for e in row.entries] == ["double", "fuse", "compile"]
+    assert errors(row) == {}
     row = one_row(mf.bench(mf.gelu_scale, x, 1.7, budget=0.001))
     assert [e.name for e in row.entries][:3] == ["fused", "eager", "compile"]
 

@@ -146,6 +146,18 @@ def test_python_runs(text, tmp_path):
     run(script, package=ROOT / "src")
 
 
+def test_what_fuse_prints_is_what_the_page_shows(tmp_path):
+    """docs/how_it_works.md has a function, its source, and what `explain` says of it."""
+    page = GUIDES["how_it_works"]
+    (script,) = [block for block in blocks(page, "python") if "@mf.fuse" in block]
+    (source,), (told,) = blocks(page, "cpp"), blocks(page, "text")
+    file = tmp_path / "block.py"
+    file.write_text(script, encoding="utf-8")
+    printed = run(file, package=ROOT / "src")
+    assert source in printed
+    assert told in printed
+
+
 # ---- the walk: add a pointwise op
 
 

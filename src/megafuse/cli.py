@@ -101,7 +101,9 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     fuse_command.add_arguments(fused)
     fused.set_defaults(run=fuse_command.run)
 
-    kept = commands.add_parser("cache", help="what is compiled: where, how many, how large, last used")
+    kept = commands.add_parser(
+        "cache", help="what is compiled: where, how many, how large, last used"
+    )
     kept.add_argument("--clear", action="store_true", help="remove them all")
     kept.set_defaults(run=_cache)
 

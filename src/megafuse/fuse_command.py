@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
-import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from megafuse.compiler.arguments import Refused, arguments
 
 if TYPE_CHECKING:
     from megafuse.compiler.compile import Compiled
@@ -26,11 +27,6 @@ examples:
       with its registers and instructions; needs no GPU
   megafuse fuse model.py:decay --shape 64 --arg rate=0.5 --backward --explain
 """
-_DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
-
-
-class Refused(ValueError):
-    """The options do not make sense; the message says which and what would."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +62,9 @@ def run(parsed: argparse.Namespace) -> int:
         function = _function(parsed.function)
         rounding = function.rounding if isinstance(function, Fused) else "fused"
         plain = function.function if isinstance(function, Fused) else function
-        kwargs = _arguments(plain, parsed)
+        kwargs = arguments(plain, parsed.shape, parsed.dtype, parsed.arg)
+        if parsed.backward:
+            kwargs = {name: _with_gradient(value) for name, value in kwargs.items()}
     except Refused as error:
         print(f"megafuse: {error}", file=sys.stderr)
         return 2
@@ -128,63 +126,9 @@ def _refuse_unknown(file: str, name: str) -> None:
         raise Refused(f"{file} has no function {name!r}: did you mean {close[0]}?")
 
 
-def _arguments(function: Callable[..., Any], parsed: argparse.Namespace) -> dict[str, Any]:
-    """By name: what --arg says, defaults, and tensors for the rest."""
-    parameters = inspect.signature(function).parameters
-    given = dict(map(_assignment, parsed.arg))
-    for name in given:
-        if name not in parameters:
-            close = difflib.get_close_matches(name, list(parameters), n=1)
-            meant = f": did you mean {close[0]}?" if close else ""
-            raise Refused(f"{parsed.function} has no argument {name!r}{meant}")
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    tensors = [
-        p.name
-        for p in parameters.values()
-        if p.name not in given and p.default is p.empty and p.kind not in kinds
-    ]
-    shapes = _for_each("shape", parsed.shape, tensors)
-    dtypes = _for_each("dtype", parsed.dtype or ["float32"], tensors)
-    for name, shape, dtype in zip(tensors, shapes, dtypes, strict=True):
-        given[name] = _tensor(shape, dtype, parsed.backward)
-    if not any(isinstance(value, torch.Tensor) for value in given.values()):
-        raise Refused(f"{parsed.function} has no tensor among its arguments")
-    return {name: given[name] for name in parameters if name in given}
-
-
-def _assignment(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise Refused(f"--arg {text}: expected NAME=VALUE")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
-
-
-def _for_each(option: str, values: Sequence[str] | None, tensors: Sequence[str]) -> Sequence[str]:
-    if not values:
-        raise Refused(f"--{option} is needed for {', '.join(tensors)}: such as --shape 4096x1024")
-    if len(values) == 1:
-        return [values[0]] * len(tensors)
-    if len(values) != len(tensors):
-        raise Refused(
-            f"--{option} is there {len(values)} times: give one for all tensors, or one for each "
-            f"of {', '.join(tensors)}; numbers are --arg NAME=VALUE"
-        )
-    return values
-
-
-def _tensor(shape: str, dtype: str, backward: bool) -> torch.Tensor:
-    if not re.fullmatch(r"\d+(x\d+)*", shape):
-        raise Refused(f"--shape {shape} is no shape: expected one like 4096x1024")
-    if dtype not in _DTYPES:
-        close = difflib.get_close_matches(dtype, _DTYPES, n=1)
-        meant = f": did you mean {close[0]}?" if close else f": there are {', '.join(_DTYPES)}"
-        raise Refused(f"--dtype {dtype} is unknown{meant}")
-    kind: torch.dtype = getattr(torch, dtype)
-    made = torch.empty([int(size) for size in shape.split("x")], dtype=kind)
-    return made.requires_grad_(backward and kind.is_floating_point)
+def _with_gradient(value: Any) -> Any:
+    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.requires_grad_() if floating else value
 
 
 # ---- machine code

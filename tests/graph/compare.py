@@ -97,7 +97,7 @@ def gradients(
     drawn = [torch.randn_like(r) for r in results]
     of_result = dict(zip(_differentiable_places(found), drawn, strict=True))
     takes = [
-        of_result[which] if kind == "gradient" else _taken(saved[which], taker)
+        of_result[which] if kind == "gradient" else taken(saved[which], taker)
         for (kind, which), taker in zip(found.backward_takes, backward.inputs, strict=False)
     ]
     with torch.no_grad():
@@ -115,7 +115,7 @@ def _differentiable_places(found: Captured) -> list[int]:
     return [which for kind, which in found.backward_takes if kind == "gradient"]
 
 
-def _taken(saved: Any, taker: Value) -> Any:
+def taken(saved: Any, taker: Value) -> Any:
     """A number is saved as a tensor of one element, and taken as a number."""
     return saved.item() if isinstance(taker, Number) else saved
 

@@ -68,8 +68,8 @@ def test_backward(sample: Sample) -> None:
     _, outputs = planned(forward, compare.placed(found, args, {}), str(sample))
     saved = outputs[len(outputs) - found.saved :] if found.saved else []
     takes = [
-        compare._plain(saved[which]) if kind == "saved" else torch.randn_like(outputs[which])
-        for kind, which in found.backward_takes
+        compare.taken(saved[which], taker) if kind == "saved" else torch.randn_like(outputs[which])
+        for taker, (kind, which) in zip(backward.inputs, found.backward_takes, strict=False)
     ]
     plan, _ = planned(backward, takes, f"{sample}_backward")
     assert len(plan.kernels) <= KERNELS[sample.function][1], [c.reason for c in plan.cuts]

@@ -18,6 +18,7 @@ from megafuse.bench.result import Result
 from megafuse.bench.row import Effort
 from megafuse.bench.run import run
 from megafuse.bench.spec import default_against
+from megafuse.compiler import Fused
 from megafuse.ops import OPS, Op
 
 
@@ -32,13 +33,15 @@ def bench(
     """Times a function, or an op of megafuse, against others on the same arguments.
 
         mf.bench(mf.gelu_scale, x, 1.7)                       against eager and torch.compile
+        mf.bench(mine, x)                                     against mf.fuse and torch.compile
         mf.bench(mine, x, against=["compile", theirs])        yours against others
         print(mf.bench("swiglu", gate, up, mode="forward+backward"))
 
-    `against` holds names ("eager", "compile", "compile-max", "liger", "module:function") and
-    functions. `mode` is "forward", "forward, grad" (the graph is recorded) or "forward+backward".
-    Every contender is first checked against the function itself (an op: its PyTorch twin) and
-    float64; one that is wrong gets its error and no time. The arguments are copied, never changed.
+    `against` holds names ("eager", "compile", "compile-max", "fuse", "liger", "module:function")
+    and functions. `mode` is "forward", "forward, grad" (the graph is recorded) or
+    "forward+backward". Every contender is first checked against the function itself (an op: its
+    PyTorch twin) and float64; one that is wrong gets its error and no time. The arguments are
+    copied, never changed.
     """
     if mode not in jobs.MODES:
         raise ValueError(f"mode is {mode!r}, expected one of {', '.join(map(repr, jobs.MODES))}")
@@ -76,13 +79,14 @@ def _of_function(
 ) -> Job:
     if not callable(function):
         raise TypeError(f"bench: a {type(function).__name__} is not a function, module or op")
-    names = ["compile"] if against is None else list(against)
+    fusable = not isinstance(function, (torch.nn.Module, Fused))
+    names = [*(["fuse"] if fusable else []), "compile"] if against is None else list(against)
     made = jobs.of_function(function, args, mode, who.of_function(function, names))
-    made.random = _varies(function, made)
+    made.random = varies(function, made)
     return made
 
 
-def _varies(function: Function, made: Job) -> bool:
+def varies(function: Function, made: Job) -> bool:
     """Whether the same arguments give another result: dropout, say."""
     args = made.draw()
     with torch.no_grad():

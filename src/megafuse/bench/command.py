@@ -27,6 +27,8 @@ examples:
       --set approximate=tanh,none         a layer, in two forms
   megafuse bench attention --shape 8x12x512x64 --set causal=yes --set mask=yes
   megafuse bench gelu_scale --shape 64x1024 --against eager,mine.py:gelu
+  megafuse bench mine.py:gated --shape 4096x1024/1024    a function of yours,
+      with a shape for each tensor, against megafuse.fuse and torch.compile
   megafuse bench --sweep --seconds 60     random shapes: where is fused behind?
 
 A contender is checked before it is timed: one whose result is wrong shows its
@@ -37,7 +39,9 @@ error and no time.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
-    parser.add_argument("ops", nargs="*", metavar="OP", help="ops to measure (see megafuse ops)")
+    parser.add_argument(
+        "ops", nargs="*", metavar="OP", help="ops (see megafuse ops), or file.py:function"
+    )
     parser.add_argument(
         "--suite",
         help="quick (the default without OP), seeds, transformer or all; with OP: of it, these ops",
@@ -57,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", help="forward (default), grad, backward, all; a,b,…")
     parser.add_argument(
         "--against",
-        help="eager, compile, compile-max, compile-graphs, liger, module:function; a,b,…",
+        help="eager, compile, compile-max, compile-graphs, fuse, liger, module:function; a,b,…",
     )
     parser.add_argument("--budget", type=_positive, help="seconds a row and clock (default 1)")
     parser.add_argument("--visits", type=_whole, help="times to come back to a row (default 3)")
@@ -86,7 +90,7 @@ def run(parsed: argparse.Namespace) -> int:
     Exit status 1: an op of ours was wrong; 2: nothing was measured; 130: stopped with Ctrl-C, after
     which what was measured is printed and written all the same.
     """
-    from megafuse.bench import options
+    from megafuse.bench import function_rows, options
     from megafuse.bench import run as runner
     from megafuse.bench.contenders import Unknown
     from megafuse.bench.refusal import Refused
@@ -99,8 +103,11 @@ def run(parsed: argparse.Namespace) -> int:
             return _sweep(parsed)
         _refuse_a_sweeps_options(parsed)
         device = options.device(parsed.device)
-        specs = options.specs(parsed, device)
-        jobs = runner.jobs_of(specs, device)
+        if function_rows.asked(parsed):
+            specs, jobs = [], function_rows.rows(parsed, device)
+        else:
+            specs = options.specs(parsed, device)
+            jobs = runner.jobs_of(specs, device)
         _refuse_to_waste_minutes(parsed, jobs)
     except (Refused, Unknown) as error:
         print(f"megafuse: {error}", file=sys.stderr)

@@ -21,11 +21,12 @@ import torch
 from torch import nn
 
 from megafuse.bench.refusal import unknown
+from megafuse.compiler import fuse
 from megafuse.registry import Op, activate
 from megafuse.runtime import build
 
 Function = Callable[..., Any]
-_BUILT_IN = ("eager", "compile", "compile-max", "compile-graphs")
+_BUILT_IN = ("eager", "compile", "compile-max", "compile-graphs", "fuse")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def of_op(op: Op, device: str, names: Sequence[str | Function]) -> list[Contende
 
 
 def of_function(function: Function, others: Sequence[str | Function]) -> list[Contender]:
-    """A function of the user's, against others: by default against itself, compiled."""
+    """A function of the user's, against others: by default against itself, fused and compiled."""
     subject = Contender(_function_name(function), "the function as it is", lambda: function)
     return _told_apart([subject, *(_named(n, function, None) for n in others)])
 
@@ -70,6 +71,8 @@ def _named(wanted: str | Function, reference: Function, op: str | None) -> Conte
         return Contender(_function_name(wanted), "a function of yours", lambda: wanted)
     if wanted == "eager":
         return Contender("eager", "PyTorch, one operation after the other", lambda: reference)
+    if wanted == "fuse":
+        return Contender("fuse", "megafuse.fuse of the same function", lambda: fuse(reference))
     if wanted == "compile":
         return Contender("compile", "torch.compile", lambda: compiled(reference))
     if wanted == "compile-max":

@@ -53,7 +53,7 @@ def specs(parsed: argparse.Namespace, device: str) -> list[Spec]:
     if not found:
         raise Refused(f"the suite {name} has no rows of {', '.join(parsed.ops)}")
     if parsed.against:
-        found = [replace(s, against=tuple(_split("against", parsed.against))) for s in found]
+        found = [replace(s, against=tuple(split("against", parsed.against))) for s in found]
     return by_mode(found)
 
 
@@ -89,7 +89,7 @@ def _described(parsed: argparse.Namespace) -> list[str]:
 def _own_rows(parsed: argparse.Namespace, device: str) -> Iterator[Spec]:
     if parsed.shape and parsed.elements:
         raise Refused("give --shape or --elements, not both")
-    wanted = _modes(parsed.mode or "forward")
+    wanted = modes_of(parsed.mode or "forward")
     dtypes = _dtypes(parsed.dtype or "float32")
     for name in parsed.ops or list(OPS):
         op = OPS[name]
@@ -98,7 +98,7 @@ def _own_rows(parsed: argparse.Namespace, device: str) -> Iterator[Spec]:
             raise Refused(f"{name} has no gradient: only --mode forward can be measured")
         against = (*default_against(device), *installed_others(name))
         if parsed.against:
-            against = tuple(_split("against", parsed.against))
+            against = tuple(split("against", parsed.against))
         sizes = itertools.product(_shapes(parsed, op), _features(parsed), _choices(parsed, op))
         for mode, dtype, size in itertools.product(having, dtypes, sizes):
             shape, features, choices = size
@@ -135,14 +135,14 @@ def _sizes(args: Sequence[object]) -> list[object]:
 
 def _shapes(parsed: argparse.Namespace, op: Op) -> list[tuple[int, ...]]:
     if parsed.shape:
-        told = _split("shape", parsed.shape)
+        told = split("shape", parsed.shape)
         if len(told) > 1 and all(text.isdecimal() for text in told):
             raise Refused(
                 f"--shape {parsed.shape}: one shape has x between its sizes, {'x'.join(told)}; "
                 f"several of one dimension are --elements {','.join(told)}"
             )
         return [_shape(text) for text in told]
-    told = _split("elements", parsed.elements or "1Mi")
+    told = split("elements", parsed.elements or "1Mi")
     return [shape_of(_elements(text), op) for text in told]
 
 
@@ -171,7 +171,7 @@ def _elements(text: str) -> int:
 def _features(parsed: argparse.Namespace) -> list[int | None]:
     if parsed.features is None:
         return [None]
-    told = _split("features", parsed.features)
+    told = split("features", parsed.features)
     for text in told:
         if not text.isdecimal() or not 1 <= int(text) <= _MOST:
             raise Refused(f"--features {text}: expected a layer's width, such as 3072")
@@ -189,7 +189,7 @@ def _choices(parsed: argparse.Namespace, op: Op) -> list[Choices]:
         if name not in arguments:
             said = unknown(f"argument of {op.name}", name, arguments)
             raise Refused(f"--set {text}: {said}")
-        values[name] = [(name, _value(text, arguments[name], v)) for v in _split("set", told)]
+        values[name] = [(name, _value(text, arguments[name], v)) for v in split("set", told)]
     return list(itertools.product(*values.values()))
 
 
@@ -213,22 +213,24 @@ def _value(text: str, argument: Argument, told: str) -> Choice:
 
 
 def _dtypes(text: str) -> list[torch.dtype]:
-    for name in _split("dtype", text):
+    for name in split("dtype", text):
         if name not in _DTYPES:
             raise Refused(f"--dtype {name}: expected one of {', '.join(_DTYPES)}")
-    return [getattr(torch, name) for name in _split("dtype", text)]
+    return [getattr(torch, name) for name in split("dtype", text)]
 
 
-def _modes(text: str) -> list[Mode]:
+def modes_of(text: str) -> list[Mode]:
+    """What --mode names."""
     if text == "all":
         return list(_MODES.values())
-    for name in _split("mode", text):
+    for name in split("mode", text):
         if name not in _MODES:
             raise Refused(f"--mode {name}: expected one of {', '.join(_MODES)}, all")
-    return [_MODES[name] for name in _split("mode", text)]
+    return [_MODES[name] for name in split("mode", text)]
 
 
-def _split(option: str, text: str) -> list[str]:
+def split(option: str, text: str) -> list[str]:
+    """a,b,… as a list."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
         raise Refused(f"--{option} {text}: nothing is named")

@@ -68,7 +68,7 @@ class Variant:
     """One kernel: which functor, on which processor, over which operands."""
 
     op: str
-    family: str  # as in runtime/host/core/kernels.h: forward, sum_columns, rows_backward, …
+    family: str  # as in runtime/host/core/request.h: forward, sum_columns, rows_backward, …
     choices: dict[str, str | bool]
     device: str
     common: str

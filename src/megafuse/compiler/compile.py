@@ -52,15 +52,15 @@ def compiled(
     name = getattr(function, "__name__", "function").strip("<>")
     device = device or _device(pytree.tree_leaves((tuple(args), dict(kwargs))))
     captured = capture(function, args, kwargs, decompositions())
-    planned = functools.partial(_planned, device=device, rounding=rounding)
-    graph = clean(lower(captured, "forward"))
-    forward = planned(graph, name)
-    backward = None
-    if captured.backward is not None:
-        gradient = clean(lower(captured, "backward"))
-        name_inputs(gradient, graph, captured)
-        backward = planned(gradient, f"{name}_backward")
     try:
+        graph = clean(lower(captured, "forward"))
+        forward = graph, _planned(graph, captured.forward, name, device, rounding)
+        backward = None
+        if captured.backward is not None:
+            gradient = clean(lower(captured, "backward"))
+            name_inputs(gradient, graph, captured)
+            plan = _planned(gradient, captured.backward, f"{name}_backward", device, rounding)
+            backward = gradient, plan
         description = _described(captured, forward, backward, device, name)
     except NotImplementedError as error:
         raise NotFused(str(error)) from error
@@ -79,10 +79,32 @@ def _device(leaves: list[Any]) -> torch.device:
 
 
 def _planned(
-    graph: Graph, name: str, device: torch.device, rounding: Rounding
-) -> tuple[Graph, Plan]:
+    graph: Graph,
+    traced: torch.fx.GraphModule,
+    name: str,
+    device: torch.device,
+    rounding: Rounding,
+) -> Plan:
     kind: Literal["cpu", "cuda"] = "cuda" if device.type == "cuda" else "cpu"
-    return graph, partition(graph, name, kind, rounds=rounding == "eager")
+    return partition(graph, name, kind, _copies(traced), rounds=rounding == "eager")
+
+
+def _copies(traced: torch.fx.GraphModule) -> list[int]:
+    """The outputs that are memory of their own: not an argument, nor a view of one."""
+    outputs: Any = traced.graph.output_node().args[0]
+    return [i for i, output in enumerate(outputs) if not _is_view_of_argument(output)]
+
+
+def _is_view_of_argument(node: Any) -> bool:
+    while isinstance(node, torch.fx.Node):
+        if node.op == "placeholder":
+            return True
+        schema = getattr(node.target, "_schema", None)
+        alias = schema and schema.arguments and schema.arguments[0].alias_info
+        if not alias or alias.is_write:
+            return False
+        node = node.args[0]
+    return False
 
 
 def _described(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,10 @@ from megafuse.compiler.eager import Traffic
 from megafuse.compiler.fused import Rounding
 from megafuse.compiler.labels import backward_labels, forward_labels, saved_beside_arguments
 from megafuse.compiler.recomputed import recomputed
-from megafuse.compiler.source import label, read_buffers
+from megafuse.compiler.source import call_reads, label, read_buffers
 from megafuse.graph.errors import CaptureError
 from megafuse.graph.ir import Graph, Input, Number, Reduce
-from megafuse.graph.plan import Buffer, Call, Cut, Kernel, Plan, Tensor
+from megafuse.graph.plan import Buffer, Call, Cut, Kernel, Plan
 
 Symbols = dict[sympy.Symbol, Any]
 
@@ -154,7 +154,7 @@ def _step(step: Kernel | Call, labels: dict[Buffer, str], symbols: Symbols) -> S
 
 
 def _call(step: Call, labels: dict[Buffer, str], symbols: Symbols) -> Step:
-    read = list(_tensors((*step.args, *step.kwargs.values())))
+    read = call_reads(step)
     written = [b for b in step.writes if b is not None]
     line = step.value.origin.text if step.value is not None else None
     return Step(
@@ -193,14 +193,6 @@ def _argument(name: str, leaf: Any) -> str:
         return f"{name}={leaf!r}"
     dtype = str(leaf.dtype).removeprefix("torch.")
     return f"{name}: {dtype}{list(leaf.shape)}"
-
-
-def _tensors(nested: Any) -> Iterator[Tensor]:
-    for item in nested:
-        if isinstance(item, Tensor):
-            yield item
-        elif isinstance(item, (list, tuple)):
-            yield from _tensors(item)
 
 
 # ---- sizes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from megafuse.compiler.explain import Explanation, Pass, Step
 
@@ -84,7 +84,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def _wrapped(line: str, indent: int) -> Sequence[str]:
+def _wrapped(line: str, indent: int) -> list[str]:
     return textwrap.wrap(
         line, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4)
     )

@@ -37,7 +37,12 @@ def _key(value: Value, known: dict[Value, Hashable]) -> Hashable:
             return value
         besides = {"name", "origin", "dtype", "shape", "results"}
         parts = [getattr(value, f.name) for f in fields(value) if f.name not in besides]
-        made = (type(value), value.dtype, value.shape, *(_part(part, known) for part in parts))
+        made = (
+            type(value).__name__,
+            value.dtype,
+            value.shape,
+            *(_part(part, known) for part in parts),
+        )
         known[value] = hash(repr(made))
     return known[value]
 

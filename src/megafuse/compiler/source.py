@@ -10,7 +10,7 @@ from megafuse.codegen.functor import functor_text
 from megafuse.codegen.names import type_name
 from megafuse.compiler.compile import Compiled
 from megafuse.compiler.labels import backward_labels, forward_labels
-from megafuse.graph.plan import Address, Buffer, Call, Kernel, Plan
+from megafuse.graph.plan import Address, Buffer, Call, Kernel, Plan, Tensor
 from megafuse.graph.show import typed_as
 
 if TYPE_CHECKING:
@@ -55,7 +55,10 @@ def _steps(which: str, plan: Plan, labels: dict[Buffer, str]) -> list[str]:
     for at, step in enumerate(plan.steps, 1):
         heading = f"---- {which}, step {at} of {len(plan.steps)}: "
         if isinstance(step, Call):
-            parts.append(_remark(f"{heading}{step.target}, by the library"))
+            lines = [_remark(f"{heading}{step.target}, by the library")]
+            lines.append(_moved("reads ", [t.buffer for t in call_reads(step)], labels))
+            lines.append(_moved("writes", [b for b in step.writes if b is not None], labels))
+            parts.append("".join(lines))
             continue
         kind = "row by row" if step.body.row_wise else "element by element"
         lines = [_remark(f"{heading}{type_name(step.body.name)}, {kind}")]
@@ -77,6 +80,19 @@ def read_buffers(step: Kernel) -> list[Buffer]:
     return list(dict.fromkeys(found))
 
 
+def call_reads(step: Call) -> list[Tensor]:
+    """The tensors among a call's arguments."""
+    found: list[Tensor] = []
+    pending = [*step.args, *step.kwargs.values()][::-1]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif isinstance(item, (list, tuple)):
+            pending += item[::-1]
+    return found
+
+
 def _moved(verb: str, buffers: Sequence[Buffer], labels: dict[Buffer, str]) -> str:
     named = [f"{label(b, labels)} {typed_as(b.dtype, b.shape)}" for b in dict.fromkeys(buffers)]
     return _remark(f"{verb} {', '.join(named) or 'nothing'}")
@@ -91,4 +107,4 @@ def _remark(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-__all__ = ["label", "read_buffers", "source", "variant_source"]
+__all__ = ["call_reads", "label", "read_buffers", "source", "variant_source"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import sympy
 import torch
 
-from megafuse.graph.affine import Coordinates
+from megafuse.graph.affine import Coordinates, affine, collapsed, contiguous, flat
 from megafuse.graph.coordinates import same
 from megafuse.graph.cost import numel
 from megafuse.graph.ir import Input, Number, Reduce, Size, Value, axis
@@ -38,6 +38,27 @@ class Cluster:
     @property
     def axes(self) -> list[sympy.Symbol]:
         return [axis(dim) for dim in range(len(self.shape))]
+
+    def writes(self, value: Value, strides: Sequence[Size]) -> bool:
+        """Whether a member can be written to memory that lies so: along the domain's axes, and
+        along its row as one."""
+        found = affine(flat(self.coordinates[value], strides), self.axes)
+        if found is None:
+            return False
+        steps = [0 if n == 1 else s for s, n in zip(found[1], self.shape, strict=True)]
+        return collapsed(steps, self.shape, self.rows) is not None
+
+    def dense(self, value: Value) -> tuple[Size, ...]:
+        """Strides of a member whose dimensions lie in the order of the domain's axes."""
+        steps = contiguous([n if i in self._used(value) else 1 for i, n in self._sizes()])
+        known = dict(zip(self.axes, steps, strict=True))
+        return tuple(known.get(place, 0) for place in self.coordinates[value])
+
+    def _sizes(self) -> list[tuple[sympy.Symbol, Size]]:
+        return list(zip(self.axes, self.shape, strict=True))
+
+    def _used(self, value: Value) -> set[sympy.Symbol]:
+        return {symbol for place in self.coordinates[value] for symbol in place.free_symbols}
 
     def spaces(self) -> Iterator[tuple[tuple[Size, ...], Coordinates]]:
         """Shapes that members have, with their coordinates: each once."""

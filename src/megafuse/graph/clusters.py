@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 import sympy
 
-from megafuse.graph.affine import Coordinates, affine, contiguous, flat, mapped
+from megafuse.graph.affine import Coordinates, affine, collapsed, contiguous, flat, mapped
 from megafuse.graph.cluster import (
     Cluster,
     Refused,
@@ -269,6 +269,7 @@ class Clusters:
         if any(at[d].free_symbols & set(axes) for d in kept):
             raise Refused("reduces a part of the row")
         last = [cluster.axes.index(i) for i in axes]
+        self._check_rows_store(cluster, last)
         order = [d for d in range(len(cluster.shape)) if d not in last] + last
         cluster.rows = len(last)
         if not last:
@@ -279,10 +280,20 @@ class Clusters:
             return tuple(i.xreplace(anew) for i in at)
         return at
 
+    def _check_rows_store(self, cluster: Cluster, last: list[int]) -> None:
+        """What the cluster must write so far can be written along the row as one dimension."""
+        sizes = [cluster.shape[d] for d in last]
+        for value, at in cluster.coordinates.items():
+            strides = self.stored.get(value)
+            found = None if strides is None else affine(flat(at, strides), cluster.axes)
+            if found and collapsed([found[1][d] for d in last], sizes, len(last)) is None:
+                raise Refused("its memory is laid out otherwise")
+
     def _check_store(self, value: Value, at: Coordinates, cluster: Cluster) -> None:
         """What is written must lie along the domain's axes."""
         strides = self.stored.get(value) or contiguous(value.shape)
-        if affine(flat(at, strides), cluster.axes) is None:
+        found = affine(flat(at, strides), cluster.axes)
+        if found is None or collapsed(found[1], cluster.shape, cluster.rows) is None:
             raise Refused("its memory is laid out otherwise")
 
     # Cycles

@@ -62,6 +62,8 @@ def _implied(guard: sympy.Basic, least: dict[sympy.Symbol, sympy.Expr]) -> bool:
     """Whether it is seen to hold wherever each symbol is at least this."""
     if not isinstance(guard, sympy.core.relational.Relational):
         return bool(guard is sympy.true)
+    if guard.has(FloorDiv):
+        return False  # sympy knows nothing about these, and takes long to say so
     more = {s: sympy.Dummy(integer=True, nonnegative=True) + low for s, low in least.items()}
     over = sympy.expand((guard.lhs - guard.rhs).xreplace(more))
     return bool(

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
+from megafuse.graph.affine import contiguous
 from megafuse.graph.cluster import Cluster
 from megafuse.graph.clusters import Clusters
 from megafuse.graph.cost import Device, moves, recomputes
@@ -129,7 +130,12 @@ class _Partition:
     def _allocate(self, value: Value) -> Tensor:
         strides = self.stored.get(value)
         if strides is None:
-            strides = self.layouts.strides(value)
+            cluster = self.clusters.of[value]
+            choices = [self.layouts.strides(value), contiguous(value.shape)]
+            if not cluster.call:
+                choices.append(cluster.dense(value))
+            strides = next((s for s in choices if cluster.call or cluster.writes(value, s)), None)
+            assert strides is not None, f"{value.name} has no layout that its kernel can write"
         if isinstance(value, Result):
             strides = value.strides
         buffer = Buffer(value.dtype, value.shape, strides, name=value.name)

@@ -123,6 +123,10 @@ class _Description:
                 freed[at].append(buffer)
         return list(zip(self.plan.steps, freed, strict=True))
 
+    def typed(self, buffer: Buffer) -> tuple[Any, ...]:
+        sizes, strides = self.code.slots(buffer.shape), self.code.slots(buffer.strides)
+        return self.number(buffer), buffer.dtype, sizes, strides
+
     def view(self, tensor: Tensor) -> tuple[Any, ...]:
         buffer = tensor.buffer
         whole = (tensor.shape, tensor.strides) == (buffer.shape, buffer.strides)
@@ -145,10 +149,7 @@ class _Description:
     def step(self, step: Kernel | Call, freed: list[Buffer]) -> dict[str, Any]:
         made = self.kernel(step) if isinstance(step, Kernel) else self.call(step)
         written = step.writes if isinstance(step, Kernel) else []
-        made["allocates"] = [
-            (self.number(b), b.dtype, self.code.slots(b.shape), self.code.slots(b.strides))
-            for b in dict.fromkeys(written)
-        ]
+        made["allocates"] = [self.typed(buffer) for buffer in dict.fromkeys(written)]
         made["frees"] = [self.number(b) for b in freed]
         return made
 
@@ -196,7 +197,7 @@ class _Description:
             "arguments": [
                 self.argument(given.get(a.name, a.default_value)) for a in schema.arguments
             ],
-            "writes": [-1 if b is None else self.number(b) for b in step.writes],
+            "writes": [(-1,) if b is None else self.typed(b) for b in step.writes],
         }
 
     def argument(self, value: Any) -> tuple[Any, ...]:

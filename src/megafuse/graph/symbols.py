@@ -113,10 +113,12 @@ class Code:
             integer, real = _FOLDED[name]
             return reduce(lambda a, b: self._either(integer, real, a, b), args)
         if name in _BINARY:
-            return self._add(_BINARY[name], *args)
+            return self._add(_BINARY[name], args[0], args[1])
         if name == "Pow":
             whole = not any(map(self.is_real, args)) and expr.args[1].is_nonnegative
-            return self._add("power", *args) if whole else self._reals("real_power", args)
+            return (
+                self._add("power", args[0], args[1]) if whole else self._reals("real_power", args)
+            )
         if name in _REAL:
             return self._reals(_REAL[name], args)
         if name == "ToFloat":
@@ -125,7 +127,8 @@ class Code:
             return self._add("not", args[0], 0)
         if name in _COMPARED:
             integer, real, swapped = _COMPARED[name]
-            return self._either(integer, real, *(reversed(args) if swapped else args), gives=False)
+            a, b = reversed(args) if swapped else args
+            return self._either(integer, real, a, b, gives=False)
         if name in ("FloorToInt", "floor"):
             return self._add("floor", self._as_real(args[0]), 0)
         raise NotWritten(f"an expression of sizes has {name}: {expr}")
@@ -137,7 +140,7 @@ class Code:
         return self._add(real, self._as_real(a), self._as_real(b), gives)
 
     def _reals(self, name: str, args: list[int]) -> int:
-        return self._add(name, *map(self._as_real, args), real=True)
+        return self._add(name, self._as_real(args[0]), self._as_real(args[1]), real=True)
 
     def _as_real(self, slot: int) -> int:
         return slot if self.is_real(slot) else self._add("to_real", slot, 0, real=True)

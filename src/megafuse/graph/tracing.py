@@ -37,6 +37,8 @@ class StandIns:
             duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
         )
         self.mode = FakeTensorMode(shape_env=self.shapes, static_shapes=False)
+        # Its cache is for those who run the same operation twice: it took a third of the trace.
+        self.mode.cache_enabled = False
         self._size = DimDynamic.DYNAMIC if symbolic_sizes else DimDynamic.STATIC
 
     def tensor(self, real: torch.Tensor, name: str) -> torch.Tensor:

@@ -117,6 +117,8 @@ def _entry(folder: Path) -> Entry:
         names.append(file.name)
         size += found.st_size
         used = max(used, found.st_mtime)
+    if not names and folder.exists():  # a build has begun
+        used = folder.stat().st_mtime
     return Entry(folder.name, tuple(names), size, used)
 
 

@@ -10,7 +10,7 @@ from megafuse.codegen import generated
 from megafuse.codegen.body import Body
 from megafuse.codegen.row_launch import RowLaunch, row_launch
 from megafuse.codegen.row_phases import Phases
-from megafuse.codegen.variant import BYTES, Operand
+from megafuse.codegen.variant import Operand
 from megafuse.runtime import build
 from megafuse.runtime.build import CpuKernel, CudaKernel
 
@@ -58,6 +58,7 @@ def kernel(
         vector=vector,
         wide_index=wide_index,
         across=across,
+        short_rows=short_rows,
         launch=cuda_launch(body, walks[outputs:], row_vectors, vector) if index >= 0 else None,
     )
     source = generated.source(made)
@@ -71,11 +72,13 @@ def kernel(
     return cubin, made.symbol, *how
 
 
-def cuda_launch(body: Body, walks: tuple[str, ...], row_vectors: int, vector: int) -> RowLaunch | None:
+def cuda_launch(
+    body: Body, walks: tuple[str, ...], row_vectors: int, vector: int
+) -> RowLaunch | None:
     """How a row-wise CUDA kernel is launched."""
     if not body.row_wise:
         return None
     phases = Phases(body)
     inputs = tuple(Operand(dtype, walk) for dtype, walk in zip(body.inputs, walks, strict=True))
-    kept = sum(BYTES[term.dtype] for term in phases.kept)
-    return row_launch(inputs, frozenset(phases.held), kept, row_vectors * vector, vector)
+    cols = row_vectors * vector
+    return row_launch(inputs, phases.held, phases.kept_bytes, cols, vector)

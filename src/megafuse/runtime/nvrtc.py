@@ -74,16 +74,16 @@ _NOP = 0x7918  # the low 16 bits of the instruction, from sm_70 on
 
 def _instructions(cubin: bytes) -> int:
     """Those of the ELF file's sections .text.<kernel>; instructions have 16 bytes from sm_70 on."""
-    at, size, count, names = *struct.unpack_from("<Q", cubin, 40), *struct.unpack_from(
-        "<HHH", cubin, 58
+    at, size, count, names = (
+        *struct.unpack_from("<Q", cubin, 40),
+        *struct.unpack_from("<HHH", cubin, 58),
     )
     headers = [struct.unpack_from("<IIQQQQ", cubin, at + i * size) for i in range(count)]
     total = 0
     for name, _, _, _, start, length in headers:
         if cubin[headers[names][4] + name :].startswith(b".text."):
             words = [
-                int.from_bytes(cubin[i : i + 2], "little")
-                for i in range(start, start + length, 16)
+                int.from_bytes(cubin[i : i + 2], "little") for i in range(start, start + length, 16)
             ]
             while words and words[-1] == _NOP:
                 words.pop()

@@ -50,7 +50,8 @@ struct Argument {
 struct CallStep {
   c10::OperatorHandle op;
   std::vector<Argument> arguments;  // all that the schema names
-  Places writes;                    // the buffer of each result, -1 for one that nobody reads
+  // The buffer of each result, -1 for one that nobody reads, and how it should lie in memory.
+  std::vector<std::pair<int, BufferType>> writes;
 
   void run(Memory& memory) const {
     torch::jit::Stack stack;
@@ -59,7 +60,8 @@ struct CallStep {
     op.callBoxed(stack);
     size_t next = 0;
     auto keep = [&](const at::Tensor& t) {
-      if (next < writes.size() && writes[next] >= 0) memory.buffers[writes[next]] = t;
+      if (next < writes.size() && writes[next].first >= 0)
+        memory.buffers[writes[next].first] = as_promised(t, writes[next].second, memory);
       ++next;
     };
     for (const c10::IValue& result : stack) {
@@ -70,6 +72,18 @@ struct CallStep {
       else
         ++next;
     }
+  }
+
+ private:
+  // Kernels go by the strides that the operation had when it was traced. It may choose others.
+  static at::Tensor as_promised(const at::Tensor& t, const BufferType& type, const Memory& memory) {
+    if (!t.defined()) return t;
+    const Shape strides = read(type.strides, memory.slots);
+    bool same = t.dim() == int64_t(strides.size());
+    for (int64_t d = 0; same && d < t.dim(); ++d)
+      same = t.size(d) == 1 || t.stride(d) == strides[size_t(d)];
+    if (same || t.numel() == 0) return t;
+    return allocate(t.sizes(), strides, t.scalar_type(), t.device()).copy_(t);
   }
 };
 

@@ -149,10 +149,16 @@ inline Argument parse_argument(Reader r, const c10::TypePtr& type) {
   return made;
 }
 
+// (buffer, dtype, sizes, strides); (-1,): none.
+inline std::pair<int, BufferType> parse_buffer(Reader r) {
+  if (r[0].place() < 0) return {-1, {at::kFloat, {}, {}}};
+  return {r[0].place(), {r[1].dtype(), r[2].places(), r[3].places()}};
+}
+
 inline CallStep parse_call(Reader r) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(r["name"].text().c_str(),
                                                                  r["overload"].text().c_str());
-  CallStep step{op, {}, r["writes"].places()};
+  CallStep step{op, {}, r["writes"].all(parse_buffer)};
   const auto& declared = op.schema().arguments();
   const Reader given = r["arguments"];
   TORCH_CHECK(size_t(given.size()) == declared.size(), "megafuse: ", op.schema(), " takes ",
@@ -163,12 +169,9 @@ inline CallStep parse_call(Reader r) {
 }
 
 inline Step parse_step(Reader r) {
-  auto allocated = [](Reader a) {
-    return std::pair{a[0].place(), BufferType{a[1].dtype(), a[2].places(), a[3].places()}};
-  };
   const bool kernel = r["kind"].text() == "kernel";
   return {kernel ? decltype(Step::what)(parse_kernel(r)) : decltype(Step::what)(parse_call(r)),
-          r["allocates"].all(allocated), r["frees"].places()};
+          r["allocates"].all(parse_buffer), r["frees"].places()};
 }
 
 // ("tensor", view, aliases), ("integer", slot), ("real", slot), ("none",)

@@ -7,8 +7,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/python_headers.h>
 
-#include "programs/programs.h"
 #include "graph/function.h"
+#include "programs/programs.h"
 #include "torch/dispatch.h"
 
 namespace megafuse {
