@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from megafuse.compiler.fuzz import Argument, Program, check
 
 
@@ -59,5 +61,41 @@ def test_strides_of_dimensions_of_size_1_do_not_matter() -> None:
     arguments = [
         Argument("a0", "float32", ((17, 1, 1), (2, 1, 1))),
         Argument("a1", "float32", ((17, 63, 1), (2, 129, 1)), requires_grad=True),
+    ]
+    check(Program.of_source(source, arguments))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        "unfold(-1, 2, 1)",
+        "expand(2, 4, 6)",
+        "select(0, 1)",
+        "transpose(0, 1)",
+        "narrow(1, 1, 3)",
+    ],
+)
+@pytest.mark.parametrize("of", ["a0", "v0"])
+def test_gradients_of_views(view: str, of: str) -> None:
+    """Results with gaps or overlaps: the backward wanted gradients that lie like these."""
+    source = f"""
+        def program(a0):
+            v0 = a0.sin()
+            v1 = {of}.{view}
+            return v1, v0
+    """
+    check(Program.of_source(source, [Argument("a0", "float32", ((4, 6),) * 2, requires_grad=True)]))
+
+
+def test_gradients_of_an_empty_view() -> None:
+    source = """
+        def program(a0, a1):
+            v0 = F.hardswish(a1)
+            v1 = a0.flatten()
+            return v0, v1
+    """
+    arguments = [
+        Argument("a0", "float32", ((0, 7), (0, 5)), requires_grad=True),
+        Argument("a1", "float32", ((7,), (5,)), requires_grad=True),
     ]
     check(Program.of_source(source, arguments))

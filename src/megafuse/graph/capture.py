@@ -223,10 +223,7 @@ class _Trace:
 
     def with_backward(self, wanted: list[int]) -> Captured:
         likes = [self.results[i] for i in self.differentiable]
-        tangents = [
-            torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-            for like in likes
-        ]
+        tangents = [_gradient_like(like) for like in likes]
 
         counts: list[int] = []
 
@@ -261,6 +258,14 @@ class _Trace:
             backward_takes=tuple(takes),
             gradients=tuple(self.places[i] for i in wanted),
         )
+
+
+def _gradient_like(result: torch.Tensor) -> torch.Tensor:
+    """Laid out as the result is, or in order where that has gaps or overlaps."""
+    strides = result.stride()
+    if not torch._prims_common.is_non_overlapping_and_dense_or_false(result):
+        strides = torch._prims_common.make_contiguous_strides_for(result.shape)
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
 
 def _min_cut(

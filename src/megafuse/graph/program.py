@@ -88,11 +88,12 @@ class _Description:
                 shown += [(size, self.code.load("size", at, dim)) for dim, size in sizes]
         for at, value in enumerate(self.graph.inputs[:given]):
             if isinstance(value, Input):
-                # Nobody walks along a dimension of size 1, and tensors have any stride there.
+                # Nobody walks along a dimension of size 1, or in a tensor without elements.
                 strides = [
                     (dim, stride)
                     for dim, stride in enumerate(value.strides)
-                    if value.shape[dim] != 1 or isinstance(stride, sympy.Symbol)
+                    if isinstance(stride, sympy.Symbol)
+                    or (value.shape[dim] != 1 and 0 not in value.shape)
                 ]
                 shown += [(s, self.code.load("stride", at, dim)) for dim, s in strides]
                 if isinstance(value.offset, sympy.Symbol):

@@ -1,5 +1,5 @@
-"""A random program. Each statement is tried in eager as it is drawn, on both sets of arguments: what
-fails there, or gives numbers too large, is drawn again. So every program is valid."""
+"""A random program. Each statement is tried in eager as it is drawn, on both sets of arguments:
+what fails there, or gives numbers too large, is drawn again. So every program is valid."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class _Grammar:
     # ---- results
 
     def results(self) -> tuple[str, ...]:
-        """The last value and some more: an argument, a view of one, the same twice, now and then."""
+        """The last value and some more: now and then an argument, or the same twice."""
         chance = self.chance
         made = [name for s in self.statements for name in s.targets]
         if not made:

@@ -45,6 +45,8 @@ class Statement:
 
 @dataclass(frozen=True)
 class Program:
+    """A function of `arguments`, run once for each of their sets."""
+
     arguments: tuple[Argument, ...]
     statements: tuple[Statement, ...]
     results: tuple[str, ...]

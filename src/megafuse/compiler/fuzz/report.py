@@ -13,6 +13,8 @@ from megafuse.compiler.fuzz.trial import Outcome
 
 @dataclass
 class Finding:
+    """A program that failed, and how."""
+
     index: int
     program: Program
     outcome: Outcome

@@ -98,8 +98,7 @@ inline bool fits(const Variant& variant, PyObject* const* objects, Py_ssize_t n,
       }
     }
   }
-  return variant.indifferent ||
-         (any_grad && at::GradMode::is_enabled()) == variant.differentiates;
+  return variant.indifferent || (any_grad && at::GradMode::is_enabled()) == variant.differentiates;
 }
 
 // A gradient laid out as the result it is of, which is how the backward was captured.
@@ -109,11 +108,30 @@ inline at::Tensor laid_out(const at::Tensor& gradient, at::IntArrayRef strides) 
       .copy_(gradient);
 }
 
+// A tensor of its own with the same sizes, strides and elements: also where elements overlap.
+inline at::Tensor copied(const at::Tensor& t) {
+  if (t.numel() == 0 || t.is_non_overlapping_and_dense()) return t.detach().clone();
+  int64_t span = 1;
+  for (int64_t dim = 0; dim < t.dim(); ++dim) span += (t.size(dim) - 1) * t.stride(dim);
+  const at::Tensor flat = t.detach().as_strided({span}, {1}, t.storage_offset()).clone();
+  return flat.as_strided(t.sizes(), t.strides(), 0);
+}
+
+// How a result's gradient lies: as the result does, or in order where that has gaps or overlaps.
+inline Shape gradient_strides(const at::Tensor& result) {
+  if (result.is_non_overlapping_and_dense())
+    return {result.strides().begin(), result.strides().end()};
+  Shape strides(result.dim(), 1);
+  for (int64_t dim = result.dim() - 2; dim >= 0; --dim)
+    strides[dim] = strides[dim + 1] * std::max<int64_t>(result.size(dim + 1), 1);
+  return strides;
+}
+
 struct GraphBackward : Node {
   std::shared_ptr<const Variant> variant;
   std::vector<SavedVariable> saved;
   std::vector<std::optional<Slot>> numbers;  // what is saved and no tensor
-  std::vector<Shape> strides;                // of the differentiable results
+  std::vector<Shape> strides;                // of the differentiable results' gradients
   bool released = false;
 
   std::string name() const override { return variant->forward.name + "Backward"; }
@@ -213,9 +231,9 @@ class Run {
     node->set_next_edges(std::move(edges));
     for (int result : variant_->differentiable) {
       at::Tensor& t = results[result];
-      if (t.requires_grad()) t = t.detach().clone();  // an argument, or a view of one
+      if (t.requires_grad()) t = copied(t);  // an argument, or a view of one
       torch::autograd::set_history(t, owner);
-      node->strides.emplace_back(t.strides().begin(), t.strides().end());
+      node->strides.push_back(gradient_strides(t));
     }
     const size_t first = size_t(variant_->results) + variant_->writes.size();
     for (size_t i = first; i < results.size(); ++i) {
