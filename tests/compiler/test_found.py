@@ -99,3 +99,29 @@ def test_gradients_of_an_empty_view() -> None:
         Argument("a1", "float32", ((7,), (5,)), requires_grad=True),
     ]
     check(Program.of_source(source, arguments))
+
+
+ONE_LINERS = {
+    "gradients that are all zero, of one number": (  # SIGSEGV: the result had no history
+        "v0 = a0.sum().trunc()",
+        Argument("a0", "float32", ((300, 3), (3, 3)), requires_grad=True),
+    ),
+    "an expanded view of an argument": (  # nobody wrote it
+        "v0 = a0.unbind(1)[0].unsqueeze(-1).expand(-1, 1, 3)",
+        Argument("a0", "float32", ((3, 3, 1), (3, 3, 1))),
+    ),
+    "a transposed argument with a dimension of size 1": (  # captured for other layouts
+        "v0 = a0.transpose(0, -1)",
+        Argument("a0", "float32", ((3, 3, 1, 3), (3, 3, 1, 3)), requires_grad=True),
+    ),
+    "the gradient of amin in 16 bits": (  # NaN: no element was equal to the smallest
+        "v0 = (torch.sqrt(a0.abs() + 0.1) / max(a0.shape[1], 1)).amin(2)",
+        Argument("a0", "bfloat16", ((3, 3, 3, 1), (3, 3, 3, 1)), requires_grad=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("which", ONE_LINERS.values(), ids=list(ONE_LINERS))
+def test_one_line(which: tuple[str, Argument]) -> None:
+    statement, argument = which
+    check(Program.of_source(f"def program(a0):\n{statement}\nreturn v0,", [argument]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from megafuse.codegen.body import Applied, Fetched, Term, Written
+from megafuse.codegen.body import Applied, Fetched, Reduced, Term, Written
 from megafuse.codegen.variant import STORAGE
 
 _ATOM, _UNARY = 100, 90
@@ -24,6 +24,7 @@ _INFIX = {
     "logical_xor": ("^", 30),
     "logical_or": ("|", 20),
 }
+_COMPARES = {"lt", "le", "gt", "ge", "eq", "ne"}
 _FLOATS = {"Float", "Double", "Half", "BFloat16"}
 _NARROW = {"Half", "BFloat16"}
 # Of numbers that a 16-bit float holds these give one that it holds: nothing to round.
@@ -116,6 +117,8 @@ def _applied(term: Applied, args: list[Text]) -> Text:
         return _cast(of, term.dtype, args[0])
     if name == "demote":
         return args[0]
+    if term.prim.name in _COMPARES and of in _NARROW:
+        args = [_as_compared(arg, text) for arg, text in zip(term.args, args, strict=True)]
     if name in _INFIX and (of in _FLOATS or _INFIX[name][1] < 70):
         sign, binds = _INFIX[name]
         # Both sides of & and | in parentheses unless they are names: nobody knows that table.
@@ -130,6 +133,15 @@ def _applied(term: Applied, args: list[Text]) -> Text:
         return Text(f"{one} / {args[0].within(81)}", 80)
     called = "select" if name == "where" else name
     return Text(f"{called}({', '.join(a.code for a in args)})")
+
+
+def _as_compared(term: Term, text: Text) -> Text:
+    """Computed in 16 bits, a value is compared as eager has it, rounded: it may be held against
+    what was stored. (The gradient of amax goes to the elements that are equal to it.)"""
+    is_rounded = isinstance(term, Applied) and term.prim.name == "cast"
+    if is_rounded or not isinstance(term, (Applied, Reduced)):
+        return text
+    return Text(f"rounded<{storage(term.dtype)}>({text.code})")
 
 
 def _cast(source: str, target: str, arg: Text) -> Text:

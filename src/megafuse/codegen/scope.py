@@ -40,6 +40,9 @@ class Scope:
         self.uses: Counter[Term] = Counter()
         for term in self.order:
             self.uses.update(arguments(term))
+        # What is stored in 16 bits is used as it is stored: a backward that reads it computes from
+        # it what the forward did. (It looks for the elements that are equal to their maximum.)
+        self.stored = {t for t in (*body.outputs, *body.row_outputs) if self.uses[t]}
         self.uses.update((*body.outputs, *body.row_outputs))
         self._texts: dict[Term, Text] = {}
         self._locals = Names(self.names)
@@ -91,7 +94,7 @@ class Scope:
             return Text(self.slots[term.slot])
         assert not isinstance(term, Reduced), "a reduction is known before it is used"
         args = [self.text(arg) for arg in arguments(term)]
-        return expression(term, args, self.slots, self.body.rounds)
+        return expression(term, args, self.slots, self.body.rounds or term in self.stored)
 
     def is_known(self, term: Term) -> bool:
         """Whether it has a name here already."""

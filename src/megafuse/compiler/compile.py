@@ -6,6 +6,7 @@ capture (torch's tracer) → lower (IR) → clean → partition (kernels) → pr
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -99,6 +100,9 @@ def _is_view_of_argument(node: Any) -> bool:
     while isinstance(node, torch.fx.Node):
         if node.op == "placeholder":
             return True
+        if node.target is operator.getitem:  # of split, unbind, …
+            node = node.args[0]
+            continue
         schema = getattr(node.target, "_schema", None)
         alias = schema and schema.arguments and schema.arguments[0].alias_info
         if not alias or alias.is_write:
@@ -117,7 +121,7 @@ def _described(
     """The variant as data (runtime/host/graph/function.h)."""
     places = {leaf: at for at, leaf in enumerate(captured.placeholders())}
     results = sum(returned.kind != "fixed" for returned in captured.returned)
-    differentiable = sorted({w for kind, w in captured.backward_takes if kind == "gradient"})
+    differentiable = list(captured.differentiable)
     structure, unflatten = _structure(captured.out_spec)
     return {
         "leaves": [_expected(argument) for argument in captured.arguments],
@@ -136,6 +140,7 @@ def _described(
             for kind, which in captured.backward_takes
         ],
         "differentiable": differentiable,
+        "in_order": [int(each) for each in captured.in_order],
         "indifferent": backward is None and torch.is_grad_enabled() and _any_grad(captured),
         "gradients": [places[leaf] for leaf in captured.gradients],
     }

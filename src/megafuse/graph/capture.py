@@ -78,6 +78,9 @@ class Captured:
     # The backward graph's placeholders: ("saved", which), or ("gradient", of which result).
     backward_takes: tuple[tuple[Literal["saved", "gradient"], int], ...] = ()
     gradients: tuple[int, ...] = ()  # the arguments whose gradients it returns
+    differentiable: tuple[int, ...] = ()  # the results that have a gradient, needed or not
+    # Of each, whether its gradient is taken in order; else it lies as the result does.
+    in_order: tuple[bool, ...] = ()
     # The graph is right for a call whose arguments have the sizes, strides and numbers that their
     # stand-ins show (a symbol is what it is where it stands alone), and for which these hold.
     guards: tuple[sympy.Basic, ...] = ()
@@ -257,13 +260,20 @@ class _Trace:
             saved=len(saved),
             backward_takes=tuple(takes),
             gradients=tuple(self.places[i] for i in wanted),
+            differentiable=tuple(self.differentiable),
+            in_order=tuple(map(_has_gaps, likes)),
         )
+
+
+def _has_gaps(result: torch.Tensor) -> bool:
+    """Whether it has gaps or overlaps, or may have some."""
+    return not torch._prims_common.is_non_overlapping_and_dense_or_false(result)
 
 
 def _gradient_like(result: torch.Tensor) -> torch.Tensor:
     """Laid out as the result is, or in order where that has gaps or overlaps."""
     strides = result.stride()
-    if not torch._prims_common.is_non_overlapping_and_dense_or_false(result):
+    if _has_gaps(result):
         strides = torch._prims_common.make_contiguous_strides_for(result.shape)
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 

@@ -76,6 +76,7 @@ class _Description:
     def checks(self) -> list[int]:
         """Defines each symbol where it stands alone; all else that is shown must be equal."""
         shown: list[tuple[Size, int]] = []
+        idle: list[tuple[Size, int]] = []  # may define a symbol, and is not compared
         given = len(self.graph.inputs) - len(self.graph.constants)
         for at, value in enumerate(self.graph.inputs[:given]):
             if isinstance(value, Number):
@@ -88,17 +89,14 @@ class _Description:
                 shown += [(size, self.code.load("size", at, dim)) for dim, size in sizes]
         for at, value in enumerate(self.graph.inputs[:given]):
             if isinstance(value, Input):
-                # Nobody walks along a dimension of size 1, or in a tensor without elements.
-                strides = [
-                    (dim, stride)
-                    for dim, stride in enumerate(value.strides)
-                    if isinstance(stride, sympy.Symbol)
-                    or (value.shape[dim] != 1 and 0 not in value.shape)
-                ]
-                shown += [(s, self.code.load("stride", at, dim)) for dim, s in strides]
+                for dim, stride in enumerate(value.strides):
+                    # Nobody walks along a dimension of size 1, or in a tensor without elements.
+                    walked = value.shape[dim] != 1 and 0 not in value.shape
+                    to = shown if walked else idle
+                    to.append((stride, self.code.load("stride", at, dim)))
                 if isinstance(value.offset, sympy.Symbol):
                     shown.append((value.offset, self.code.load("offset", at)))
-        for size, slot in shown:
+        for size, slot in (*shown, *idle):
             if isinstance(size, sympy.Symbol) and not self.code.knows(size):
                 self.code.define(size, slot)
         compared = [(self.code.slot(size), slot) for size, slot in shown]

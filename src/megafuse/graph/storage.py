@@ -71,6 +71,12 @@ def _tensors_in(arg: Any, kind: str) -> Iterator[Value]:
             yield from _tensors_in(item, kind)
 
 
+def _apart(strides: Strides, shape: tuple[Size, ...]) -> Strides:
+    """The same, or in order where elements would share their memory: no kernel writes such."""
+    shared = any(stride == 0 and size != 1 for stride, size in zip(strides, shape, strict=True))
+    return contiguous(shape) if shared else strides
+
+
 class Storage:
     """`strides` has every value that must be stored, with how it must lie (None: as suits).
 
@@ -86,7 +92,7 @@ class Storage:
             if not self.output(value, strides, place in fresh):
                 copy = View(value, identity(value.shape), dtype=value.dtype, shape=value.shape)
                 copy.name, copy.origin = f"{value.name}_copy", value.origin
-                self.strides[copy] = strides
+                self.strides[copy] = _apart(strides, value.shape)
                 live.append(copy)
                 graph.outputs[place] = copy
         for value in live:
@@ -120,6 +126,7 @@ class Storage:
 
     def demand(self, value: Value, strides: Strides) -> bool:
         """Stored itself, unless it is already and lies otherwise."""
+        strides = _apart(strides, value.shape)
         known = self.strides.get(value)
         if known is None:
             self.strides[value] = known = strides

@@ -135,6 +135,7 @@ inline PyObject* add_variant(PyObject*, PyObject* args) {
   variant->takes =
       r["takes"].all([](Reader t) { return Taken{t[0].text() == "saved", t[1].place()}; });
   variant->differentiable = r["differentiable"].places();
+  variant->in_order = r["in_order"].places();
   variant->gradients = r["gradients"].places();
   Function& function = function_of(handle);
   function.variants.insert(function.variants.begin(), std::move(variant));

@@ -119,6 +119,9 @@ struct KernelStep {
       made.word = addresses[i];
       made.result = o.result;
       strides.push_back(read(o.strides, memory.slots));
+      // Elements that share their memory: no driver writes such.
+      for (size_t d = 0; o.walk == 'c' && i < size_t(outputs) && d < sizes.size(); ++d)
+        if (strides.back()[d] == 0 && sizes[d] > 1) throw UseReference{};
       if (o.buffer >= 0) stored.push_back(strides.back());
     }
     Request request{given, row_wise ? Family::kRowsForward : Family::kForward, device, at::kFloat,

@@ -43,6 +43,7 @@ struct Variant {
   int results = 0;                // before the writes; what the backward needs comes last
   std::vector<Taken> takes;       // the backward program's leaves
   Places differentiable;          // results with a gradient
+  Places in_order;                // of each, whether its gradient is taken in order, not as it lies
   Places gradients;               // the leaves that the backward's results are gradients of
 
   Variant() = default;
@@ -117,10 +118,9 @@ inline at::Tensor copied(const at::Tensor& t) {
   return flat.as_strided(t.sizes(), t.strides(), 0);
 }
 
-// How a result's gradient lies: as the result does, or in order where that has gaps or overlaps.
-inline Shape gradient_strides(const at::Tensor& result) {
-  if (result.is_non_overlapping_and_dense())
-    return {result.strides().begin(), result.strides().end()};
+// How a result's gradient lies: as the result does, or in order, as the backward was captured.
+inline Shape gradient_strides(const at::Tensor& result, bool in_order) {
+  if (!in_order) return {result.strides().begin(), result.strides().end()};
   Shape strides(result.dim(), 1);
   for (int64_t dim = result.dim() - 2; dim >= 0; --dim)
     strides[dim] = strides[dim + 1] * std::max<int64_t>(result.size(dim + 1), 1);
@@ -176,7 +176,12 @@ struct GraphBackward : Node {
     program.code.run(leaves, memory.slots);
     TORCH_CHECK(program.accepts(memory.slots), "megafuse: the backward of ", program.name,
                 " was captured for other layouts. Please report this.");
-    program.run(leaves, memory);
+    try {
+      program.run(leaves, memory);
+    } catch (const UseReference&) {
+      TORCH_CHECK(false, "megafuse: a kernel of ", program.name,
+                  " cannot be built or run here; call the function's `.function`, unfused.");
+    }
     variable_list gradients;
     for (const Output& output : program.outputs)
       gradients.push_back(output.kind == Output::Kind::kTensor ? memory.view(output.view)
@@ -229,11 +234,11 @@ class Run {
     for (int leaf : variant_->gradients)
       edges.push_back(torch::autograd::impl::gradient_edge(*leaves_[leaf].tensor));
     node->set_next_edges(std::move(edges));
-    for (int result : variant_->differentiable) {
-      at::Tensor& t = results[result];
+    for (size_t i = 0; i < variant_->differentiable.size(); ++i) {
+      at::Tensor& t = results[variant_->differentiable[i]];
       if (t.requires_grad()) t = copied(t);  // an argument, or a view of one
       torch::autograd::set_history(t, owner);
-      node->strides.push_back(gradient_strides(t));
+      node->strides.push_back(gradient_strides(t, variant_->in_order[i]));
     }
     const size_t first = size_t(variant_->results) + variant_->writes.size();
     for (size_t i = first; i < results.size(); ++i) {
