@@ -410,3 +410,18 @@ def test_eager_rounding_gives_eagers_bits(dtype: torch.dtype) -> None:
     x, y = torch.randn(37, 65).to(dtype), torch.randn(65).to(dtype)
     assert fuse(chain, rounding="eager")(x, y).equal(chain(x, y))
     assert not fuse(chain)(x, y).equal(chain(x, y))
+
+
+def test_what_cannot_be_fused_runs_as_it_is_and_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @fuse
+    def table(n: float) -> torch.Tensor:
+        return torch.arange(3) * n
+
+    for n in (2.0, 3.0):
+        assert torch.equal(table(n), torch.arange(3) * n)
+    said = [r for r in caplog.records if "runs unfused" in r.getMessage()]
+    assert len(said) == 1
+    assert "one device" in said[0].getMessage()
+    assert not table.variants

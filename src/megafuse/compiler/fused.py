@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -18,8 +19,17 @@ if TYPE_CHECKING:  # imported at the first call: `import megafuse` should not wa
     from megafuse.compiler.explain import Explanation
 
 Rounding: TypeAlias = Literal["fused", "eager"]
-_TRACING = threading.RLock()  # torch's tracer has flags that all threads share
+_TRACING = threading.RLock()  # torch's tracer has flags that all threads share; new after a fork
 _MOST_VARIANTS = 32  # of one function: beyond that, captures cost more than fusing saves
+
+
+def _renew_lock() -> None:
+    global _TRACING
+    _TRACING = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork either
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 @overload
@@ -58,7 +68,6 @@ class Fused:
         self.rounding = rounding
         self.variants: list[Compiled] = []
         self._shapes: dict[pytree.TreeSpec, _Shape] = {}
-        self._lock = threading.RLock()
         self._direct: Callable[..., Any] = self._first_call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +133,7 @@ class Fused:
         return self._shape(spec).call(*leaves)
 
     def _shape(self, spec: pytree.TreeSpec) -> _Shape:
-        with self._lock:
+        with _TRACING:
             if spec not in self._shapes:
                 self._shapes[spec] = _Shape(self, spec)
             return self._shapes[spec]
@@ -144,6 +153,7 @@ class _Shape:
         self.call, self._handle = host.graph_function(self._capture, self._reference)
         self._capturing = threading.local()
         self._captured = 0
+        self._unfused: set[tuple[Any, ...]] = set()  # kinds of arguments
 
     def _arguments(self, leaves: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
@@ -159,11 +169,12 @@ class _Shape:
 
         if self.is_flat and not _are_leaves(leaves, self.spec):  # a list where a tensor was
             return self.fused._nested(leaves, {})
+        kind = _kind(leaves)
+        if kind in self._unfused:
+            return self._reference(*leaves)
         if getattr(self._capturing, "now", False):
-            raise RuntimeError(
-                f"megafuse: {self.fused!r} was just compiled for these arguments, and does not "
-                "take them. Please report this."
-            )
+            why = "it was compiled for these arguments, and does not take them; please report this"
+            return self._runs_unfused(kind, why, leaves)
         if self._captured >= _MOST_VARIANTS:
             self._too_many()
             return self._reference(*leaves)
@@ -175,8 +186,7 @@ class _Shape:
             try:
                 made = compiled(self.fused.function, args, kwargs, self.fused.rounding)
             except NotFused as why:
-                progress.logger.warning("megafuse: %r runs unfused: %s", self.fused, why)
-                return self._reference(*leaves)
+                return self._runs_unfused(kind, str(why), leaves)
             host = loader.load()
             assert host is not None
             host.graph_add(self._handle, made.description)
@@ -188,6 +198,12 @@ class _Shape:
         finally:
             self._capturing.now = False
 
+    def _runs_unfused(self, kind: tuple[Any, ...], why: str, leaves: tuple[Any, ...]) -> Any:
+        """From now on, for arguments of this kind; said once."""
+        self._unfused.add(kind)
+        progress.logger.warning("megafuse: %r runs unfused: %s", self.fused, why)
+        return self._reference(*leaves)
+
     @functools.cache  # noqa: B019  (once for each, as long as there are few)
     def _too_many(self) -> None:
         progress.logger.warning(
@@ -195,6 +211,16 @@ class _Shape:
             self.fused,
             _MOST_VARIANTS,
         )
+
+
+def _kind(leaves: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What captures tell arguments apart by, roughly: types, and of tensors all but their sizes."""
+    return tuple(
+        (leaf.dtype, leaf.device, leaf.dim(), leaf.requires_grad)
+        if isinstance(leaf, torch.Tensor)
+        else type(leaf)
+        for leaf in leaves
+    )
 
 
 def _are_leaves(leaves: tuple[Any, ...], spec: pytree.TreeSpec) -> bool:

@@ -6,7 +6,8 @@ next call does. An op that the runtime refuses raises where it is called, and st
 Threads that come at the same time wait for the first one, which may be compiling for a minute. The
 package's locks, and why a process forked while another thread holds one does not wait for ever:
 
-- `_LOCK` below. A forked child gets a new one.
+- `_LOCK` below, and the one around torch's tracer in compiler/fused.py. A forked child gets new
+  ones.
 - runtime/cache.py has one lock for each entry of the cache, for threads and for processes. A
   child drops its copies of both, and then waits like any other process.
 - The tables of compiled kernels in the C++ host runtime, runtime/host/*.h: a `Mutex` each

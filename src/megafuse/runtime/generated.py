@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import torch
 
 from megafuse.codegen import generated
@@ -15,13 +13,11 @@ from megafuse.runtime import build
 from megafuse.runtime.build import CpuKernel, CudaKernel
 
 _BODIES: dict[str, Body] = {}
-_LOCK = threading.Lock()
 
 
 def declare(name: str, body: Body) -> None:
     """Tells the runtime what the functor of this name computes."""
-    with _LOCK:
-        _BODIES[name] = body
+    _BODIES[name] = body
 
 
 def knows(name: str) -> bool:

@@ -63,7 +63,10 @@ def trial(program: Program, device: str = "cpu") -> Outcome:
     finally:
         host.poison_outputs(False)
         progress.logger.removeHandler(logged)
-    if outcome.verdict == "right" and not fused.variants:
+    unfused = [message for message in logged.messages if "please report" in message]
+    if outcome.verdict == "right" and unfused:
+        outcome = Outcome("error", unfused[0])
+    elif outcome.verdict == "right" and not fused.variants:
         outcome = Outcome("refused", "; ".join(logged.messages))
     _count(outcome, fused)
     outcome.seconds = time.perf_counter() - started
