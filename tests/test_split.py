@@ -30,23 +30,8 @@ def run(
         return given or ("c" if t.stride(-1) == 1 else "b" if t.stride(-1) == 0 else "s")
 
     described = tuple((names[t.dtype], walk(t, w), r) for t, w, r in operands)
-    path, symbol = build.kernel(
-        -1,
-        op,
-        family,
-        choices,
-        "Float",
-        False,
-        2,
-        1,
-        False,
-        len(outs),
-        described,
-        row_vectors=0,
-        few_rows=False,
-        across=False,
-        short_rows=False,
-    )[:2]
+    asked = build.Asked(op, family, choices, "Float", False, 2, 1, False, len(outs), described)
+    path, symbol = build.kernel(-1, asked)[:2]
     words = [t.data_ptr() for t, _, _ in operands]
     words += [shape[0] * shape[1], shape[1], 0]
     for t, _, _ in operands:

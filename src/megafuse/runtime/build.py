@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -66,23 +67,27 @@ def declare(op: str, functors: Functors) -> None:
     _FUNCTORS[op] = functors
 
 
-def kernel(
-    index: int,
-    op: str,
-    family: str,
-    choices: dict[str, str | bool],
-    common: str,
-    double: bool,
-    dims: int,
-    vector: int,
-    wide_index: bool,
-    outputs: int,
-    operands: tuple[tuple[str, str, int], ...],
-    row_vectors: int,
-    few_rows: bool,
-    across: bool,
-    short_rows: bool,
-) -> CpuKernel | CudaKernel:
+@dataclass(frozen=True)
+class Asked:
+    """A kernel that the host runtime has not seen (description_of in host/core/request.h)."""
+
+    name: str  # of the functor
+    family: str
+    choices: dict[str, str | bool]
+    common: str
+    double: bool
+    dims: int
+    vector: int
+    wide_index: bool
+    outputs: int
+    operands: tuple[tuple[str, str, int], ...]  # dtype, walk, result
+    row_vectors: int = 0
+    few_rows: bool = False
+    across: bool = False
+    short_rows: bool = False
+
+
+def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
     """A functor's kernel for CUDA device `index`, or for the CPU where that is negative.
 
     Where it cannot be built, fallback.Unbuildable; what went wrong in a functor's text, or in a
@@ -90,27 +95,27 @@ def kernel(
     """
     device = "cpu" if index < 0 else "cuda"
     major, minor = torch.cuda.get_device_capability(index) if device == "cuda" else (0, 0)
+    functors = _FUNCTORS[asked.name]
     variant = Variant(
-        op=op,
-        family=family,
-        choices=choices,
+        op=asked.name,
+        family=asked.family,
+        choices=asked.choices,
         device=device,
-        common=common,
-        double=double,
-        dims=dims,
-        vector=vector,
-        wide_index=wide_index,
-        outputs=outputs,
-        operands=tuple(Operand(*o) for o in operands),
-        row_vectors=row_vectors,
-        few_rows=few_rows,
-        across=across,
-        late=_FUNCTORS[op].late_of(family),
+        common=asked.common,
+        double=asked.double,
+        dims=asked.dims,
+        vector=asked.vector,
+        wide_index=asked.wide_index,
+        outputs=asked.outputs,
+        operands=tuple(Operand(*o) for o in asked.operands),
+        row_vectors=asked.row_vectors,
+        few_rows=asked.few_rows,
+        across=asked.across,
+        late=functors.late_of(asked.family),
         clusters=major >= 9,
         roomy=major in (9, 10, 11),
-        short_rows=short_rows,
+        short_rows=asked.short_rows,
     )
-    functors = _FUNCTORS[op]
     source = render.source(functors, variant)
     ships = bool(functors.header) and sources.ships(functors.header)
     get = fallback.get if ships else cache.get
@@ -142,10 +147,10 @@ def shipped_cpu(source: str, label: str) -> Path:
         return cpu_object(source, label, fallback.get)
 
 
-def shipped_cuda(source: str, arch: str, label: str) -> bytes:
+def shipped_cuda(source: str, arch: str, label: str, contract: bool = False) -> bytes:
     """As cuda_binary, for sources of our own: where it cannot be built, fallback.Unbuildable."""
     with fallback.reference_instead(label):
-        return cuda_binary(source, arch, label, get=fallback.get)
+        return cuda_binary(source, arch, label, contract, fallback.get)
 
 
 Get = Callable[[str, str, Callable[[Path], None]], Path]  # cache.get, or fallback.get

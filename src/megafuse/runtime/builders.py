@@ -14,8 +14,9 @@ from megafuse.runtime.build import CpuKernel, CudaKernel
 def build_kernel(kind: str, device: int, *what: Any) -> CpuKernel | CudaKernel:
     """`what` as the kind's header in runtime/host puts it together; `device` -1 is the CPU."""
     if kind == "functor":
-        known = generated.knows(what[0])
-        return generated.kernel(device, *what) if known else build.kernel(device, *what)
+        asked = build.Asked(*what)
+        is_generated = generated.knows(asked.name)
+        return generated.kernel(device, asked) if is_generated else build.kernel(device, asked)
     if kind == "gemm_sm90":
         return gemm_sm90.kernel(*what)
     if device < 0:

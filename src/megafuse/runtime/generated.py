@@ -10,7 +10,7 @@ from megafuse.codegen.row_launch import RowLaunch, row_launch
 from megafuse.codegen.row_phases import Phases
 from megafuse.codegen.variant import Operand
 from megafuse.runtime import build
-from megafuse.runtime.build import CpuKernel, CudaKernel
+from megafuse.runtime.build import Asked, CpuKernel, CudaKernel
 
 _BODIES: dict[str, Body] = {}
 
@@ -24,45 +24,31 @@ def knows(name: str) -> bool:
     return name in _BODIES
 
 
-def kernel(
-    index: int,
-    name: str,
-    family: str,
-    choices: dict[str, str | bool],
-    common: str,
-    double: bool,
-    dims: int,
-    vector: int,
-    wide_index: bool,
-    outputs: int,
-    operands: tuple[tuple[str, str, int], ...],
-    row_vectors: int,
-    few_rows: bool,
-    across: bool,
-    short_rows: bool,
-) -> CpuKernel | CudaKernel:
-    """As build.kernel, with the same parameters, of which a generated functor needs a part."""
-    body = _BODIES[name]
-    walks = tuple(walk for _, walk, _ in operands)
+def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
+    """As build.kernel, of a generated functor; if it cannot be built, the function runs unfused."""
+    body = _BODIES[asked.name]
+    walks = tuple(walk for _, walk, _ in asked.operands)
+    inputs = walks[asked.outputs :]
     device = "cpu" if index < 0 else "cuda"
+    launch = cuda_launch(body, inputs, asked.row_vectors, asked.vector) if index >= 0 else None
     made = generated.generated(
         body,
         device,
-        dims,
-        walks[:outputs],
-        walks[outputs:],
-        vector=vector,
-        wide_index=wide_index,
-        across=across,
-        short_rows=short_rows,
-        launch=cuda_launch(body, walks[outputs:], row_vectors, vector) if index >= 0 else None,
+        asked.dims,
+        walks[: asked.outputs],
+        inputs,
+        vector=asked.vector,
+        wide_index=asked.wide_index,
+        across=asked.across,
+        short_rows=asked.short_rows,
+        launch=launch,
     )
     source = generated.source(made)
     label = f"{body.name} (fused)"
     if device == "cpu":
-        return str(build.cpu_object(source, label)), made.symbol
+        return str(build.shipped_cpu(source, label)), made.symbol
     major, minor = torch.cuda.get_device_capability(index)
-    cubin = build.cuda_binary(source, f"sm_{major}{minor}", label, made.contracts)
+    cubin = build.shipped_cuda(source, f"sm_{major}{minor}", label, made.contracts)
     shape = generated.shape(made)
     how = (shape.block, shape.unroll, shape.blocks_per_processor, shape.cluster, shape.shared)
     return cubin, made.symbol, *how
