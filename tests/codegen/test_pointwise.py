@@ -16,6 +16,9 @@ from megafuse.codegen.generated import generated, source
 from megafuse.codegen.prims import PRIMS
 from megafuse.runtime import nvrtc, sources
 
+# Each body is a kernel to compile; tests/compiler runs such through fuse.
+pytestmark = pytest.mark.slow
+
 needs_nvrtc = pytest.mark.skipif(nvrtc.problem() is not None, reason=str(nvrtc.problem()))
 LENGTHS = [1, 3, 16, 31, 512, 513, 1543]
 

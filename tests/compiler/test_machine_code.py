@@ -12,6 +12,9 @@ from megafuse.compiler.explain import symbols_of
 from megafuse.compiler.machine_code import _merged, compiled_for, cuda_kernel
 from megafuse.runtime import nvrtc
 
+# Forty kernels for NVRTC; tests/test_fuse_command.py compiles one.
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.skipif(nvrtc.problem() is not None, reason="needs NVRTC")
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.function.__name__)

@@ -137,19 +137,19 @@ def draws(x: Tensor, residual: Tensor, p: float = 0.5, training: bool = True) ->
     return x
 
 
-def twelve(
-    x: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor,
-    f: Tensor, g: Tensor, h: Tensor, i: Tensor, j: Tensor, k: Tensor,
-) -> Tensor:  # fmt: skip
-    return x + a + b + c + d + e + f + g + h + i + j + k
+def sum_of(count: int) -> Callable[..., Tensor]:
+    """A function that adds up so many tensors: t0, t1, …"""
+    names = [f"t{i}" for i in range(count)]
+    taken = ", ".join(f"{name}: Tensor" for name in names)
+    made: dict[str, Any] = dict(globals())
+    exec(f"def many({taken}) -> Tensor:\n    return {' + '.join(names)}", made)
+    function: Callable[..., Tensor] = made["many"]
+    return function
 
 
-def eleven(
-    x: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor,
-    f: Tensor, g: Tensor, h: Tensor, i: Tensor, j: Tensor,
-) -> Tensor:  # fmt: skip
-    return x + a + b + c + d + e + f + g + h + i + j
-
+# As many as a kernel has operands, beside the result; and for a backward, half of that.
+MOST = checks.MAX_OPERANDS
+HALF = tuple(f"t{i}" for i in range(MOST // 2))
 
 NO_GRADS: dict[str, Any] = {"backward": None, "saves": (), "grads": {}, "passthrough": ()}
 
@@ -224,13 +224,21 @@ WRONG = {
     "rows, second derivatives": Wrong(
         {"saves": ("out",)}, ("second derivatives", "weight"), rowwise, GOOD_ROWS
     ),
-    "twelve tensors": Wrong(
-        NO_GRADS, ("forward", "13", "12 read", "1 written", "at most 12"), twelve
+    "too many tensors": Wrong(
+        NO_GRADS,
+        ("forward", f"{MOST + 1}", f"{MOST} read", "1 written", f"at most {MOST}"),
+        sum_of(MOST),
     ),
     "backward of many": Wrong(
-        {"grads": dict.fromkeys("xabcde", 0), "saves": tuple("xabcde"), "passthrough": ()},
-        ("backward", "13", "6 gradients", "6 saved", "at most 12"),
-        eleven,
+        {"grads": dict.fromkeys(HALF, 0), "saves": HALF, "passthrough": ()},
+        (
+            "backward",
+            f"{2 * len(HALF) + 1}",
+            f"{len(HALF)} gradients",
+            f"{len(HALF)} saved",
+            f"at most {MOST}",
+        ),
+        sum_of(MOST - 1),
     ),
 }
 
@@ -330,8 +338,8 @@ struct TwinBackward : Scalars<1> {
 };
 
 template <class F>
-struct Eleven : Scalars<0> {
-  MF_INLINE explicit Eleven(const F*) {}
+struct Sum : Scalars<0> {
+  MF_INLINE explicit Sum(const F*) {}
   template <class... T>
   MF_INLINE F operator()(F x, T... more) const {
     return (x + ... + more);
@@ -480,9 +488,9 @@ def test_passthrough_gets_the_incoming_gradient(
 
 
 def test_as_many_operands_as_fit(header: str, declare: Callable[..., Op]) -> None:
-    options = GOOD | NO_GRADS | {"forward": "Eleven<{F}>", "header": header}
-    made = declare(eleven, "eleven_tensors", **options)
-    args = [torch.randn(3, 4) if i % 2 else torch.randn(4) for i in range(11)]
+    options = GOOD | NO_GRADS | {"forward": "Sum<{F}>", "header": header}
+    made = declare(sum_of(MOST - 1), "many_tensors", **options)
+    args = [torch.randn(3, 4) if i % 2 else torch.randn(4) for i in range(MOST - 1)]
     torch.testing.assert_close(made.fused(*args), made.reference(*args))
 
 
@@ -492,15 +500,15 @@ def test_a_kernel_of_too_many_operands_is_an_error(tmp_path: Path, header: str) 
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from contract.test_declaration import GOOD, NO_GRADS, checks, op, parts, twelve
+from contract.test_declaration import GOOD, MOST, NO_GRADS, checks, op, parts, sum_of
 checks.MAX_OPERANDS = 99
-options = GOOD | NO_GRADS | {{"forward": "Eleven<{{F}}>", "header": {header!r}}}
-op(**parts(**options))(twelve)
-for shapes in ([(8,)] * 12, [(8, 8)] + [(8,)] * 11):
+options = GOOD | NO_GRADS | {{"forward": "Sum<{{F}}>", "header": {header!r}}}
+op(**parts(**options))(sum_of(MOST))
+for shapes in ([(8,)] * MOST, [(8, 8)] + [(8,)] * (MOST - 1)):
     try:
-        mf.OPS["twelve"].fused(*(torch.randn(s) for s in shapes))
+        mf.OPS["many"].fused(*(torch.randn(s) for s in shapes))
     except RuntimeError as error:
-        print("more than 12 operands" in str(error))
+        print(f"more than {{MOST}} operands" in str(error))
 """
     out, _ = run(code, environment(cold_cache(tmp_path)))
     assert out == "True\nTrue\n"

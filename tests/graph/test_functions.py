@@ -8,6 +8,9 @@ import torch
 from graph import compare, functions
 from graph.functions import SAMPLES, Sample
 
+# By way of the interpreter; tests/compiler runs such functions through fuse.
+pytestmark = pytest.mark.slow
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 FUSED_WHOLE = [s for s in SAMPLES if s.function is not functions.label_smoothing]
 

@@ -218,6 +218,7 @@ ZOO: dict[Function, tuple[tuple[Any, ...], int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ZOO, ids=lambda f: f.__name__)
 def test_functions(function: Function) -> None:
     args, count = ZOO[function]

@@ -216,6 +216,7 @@ def test_a_reduction_turns_the_domain_of_what_it_joins() -> None:
     check(columns, torch.empty(4, 3).normal_())
 
 
+@pytest.mark.slow
 def test_operands_are_bounded() -> None:
     def function(*xs):
         total = xs[0]
@@ -227,6 +228,7 @@ def test_operands_are_bounded() -> None:
     assert 3 <= kernels(plan) <= 4
 
 
+@pytest.mark.slow
 def test_time_is_linear_in_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """By counting the steps that the search for cycles takes, not by a clock."""
     visits: list[Cluster] = []
