@@ -38,8 +38,8 @@ class Machine:
         return self.rate / self.bandwidth
 
 
-# Estimates, not measurements: of a CPU with two cores of 4 float lanes, two multiplications a cycle,
-# and of an H200, 4.0e12 bytes a second as a copy gets them and half of 67e12 float operations.
+# Estimates, not measurements: of a CPU with two cores of 4 float lanes, two multiplications a
+# cycle, and of an H200, 4.0e12 bytes a second as a copy gets them and half of 67e12 operations.
 MACHINES: dict[Device, Machine] = {
     "cpu": Machine(bandwidth=2.0e10, rate=4.0e10, launch=2e-6),
     "cuda": Machine(bandwidth=4.0e12, rate=3.0e13, launch=3e-6),
