@@ -65,6 +65,9 @@ def compiled(
         description = _described(captured, forward, backward, device, name)
     except NotImplementedError as error:
         raise NotFused(str(error)) from error
+    except Exception as error:  # a mistake of ours must not keep the function from running
+        words = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise NotFused(f"{words}; please report this") from error
     return Compiled(captured, forward, backward, description)
 
 
