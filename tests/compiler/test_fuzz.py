@@ -32,7 +32,8 @@ def quiet() -> None:
 OPEN = {
     76: "logsigmoid: torch's decomposition has other strides than its CPU kernel",
     122: "huber_loss of float32 and float64: torch's decomposition has another dtype",
-    176: "expressions that are equal for every size, and are not seen to be: it runs unfused",
+    176: "sizes that are equal, and are not seen to be: InvalidGraph, and it runs unfused",
+    191: "the same",
 }
 
 

@@ -170,7 +170,9 @@ class _Shape:
         if self.is_flat and not _are_leaves(leaves, self.spec):  # a list where a tensor was
             return self.fused._nested(leaves, {})
         kind = _kind(leaves)
-        if kind in self._unfused:
+        # Nothing to fuse where there are no elements, and no driver knows rows without any.
+        empty = any(isinstance(leaf, torch.Tensor) and leaf.numel() == 0 for leaf in leaves)
+        if empty or kind in self._unfused:
             return self._reference(*leaves)
         if getattr(self._capturing, "now", False):
             why = "it was compiled for these arguments, and does not take them; please report this"

@@ -66,7 +66,7 @@ def trial(program: Program, device: str = "cpu") -> Outcome:
     unfused = [message for message in logged.messages if "please report" in message]
     if outcome.verdict == "right" and unfused:
         outcome = Outcome("error", unfused[0])
-    elif outcome.verdict == "right" and not fused.variants:
+    elif outcome.verdict == "right" and not fused.variants and logged.messages:
         outcome = Outcome("refused", "; ".join(logged.messages))
     _count(outcome, fused)
     outcome.seconds = time.perf_counter() - started
