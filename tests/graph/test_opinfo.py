@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
 # What it imports forbids setting flags such as torch.backends.mkldnn.enabled, for every test after.
-vars(torch.backends)["__allow_nonbracketed_mutation_flag"] = True
+torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
 
 pytestmark = pytest.mark.slow
 
