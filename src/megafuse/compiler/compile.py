@@ -29,6 +29,10 @@ class NotFused(Exception):
     """The function runs as it is: why."""
 
 
+class OurMistake(NotFused):
+    """The same, because of a mistake of ours: tests should see it."""
+
+
 @dataclass(frozen=True)
 class Compiled:
     """One capture on its way to the host: what explain and source tell of."""
@@ -67,7 +71,7 @@ def compiled(
         raise NotFused(str(error)) from error
     except Exception as error:  # a mistake of ours must not keep the function from running
         words = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise NotFused(f"{words}; please report this") from error
+        raise OurMistake(f"{words}; please report this") from error
     return Compiled(captured, forward, backward, description)
 
 

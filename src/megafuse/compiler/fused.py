@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import torch
 from torch.utils import _pytree as pytree
 
-from megafuse.runtime import loader, progress
+from megafuse.runtime import fallback, loader, progress
 
 if TYPE_CHECKING:  # imported at the first call: `import megafuse` should not wait for sympy
-    from megafuse.compiler.compile import Compiled
+    from megafuse.compiler.compile import Compiled, NotFused
     from megafuse.compiler.explain import Explanation
 
 Rounding: TypeAlias = Literal["fused", "eager"]
@@ -153,6 +153,7 @@ class _Shape:
         self.call, self._handle = host.graph_function(self._capture, self._reference)
         self._capturing = threading.local()
         self._captured = 0
+        self._told = False  # that there are too many kinds of arguments
         self._unfused: set[tuple[Any, ...]] = set()  # kinds of arguments
 
     def _arguments(self, leaves: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -165,7 +166,7 @@ class _Shape:
 
     def _capture(self, *leaves: Any) -> Any:
         """The host knows no variant for these leaves: makes one, and calls again."""
-        from megafuse.compiler.compile import NotFused, compiled
+        from megafuse.compiler.compile import NotFused, OurMistake, compiled
 
         if self.is_flat and not _are_leaves(leaves, self.spec):  # a list where a tensor was
             return self.fused._nested(leaves, {})
@@ -175,8 +176,8 @@ class _Shape:
         if empty or kind in self._unfused:
             return self._reference(*leaves)
         if getattr(self._capturing, "now", False):
-            why = "it was compiled for these arguments, and does not take them; please report this"
-            return self._runs_unfused(kind, why, leaves)
+            words = "it was compiled for these arguments, and does not take them"
+            return self._runs_unfused(kind, OurMistake(f"{words}; please report this"), leaves)
         if self._captured >= _MOST_VARIANTS:
             self._too_many()
             return self._reference(*leaves)
@@ -188,7 +189,7 @@ class _Shape:
             try:
                 made = compiled(self.fused.function, args, kwargs, self.fused.rounding)
             except NotFused as why:
-                return self._runs_unfused(kind, str(why), leaves)
+                return self._runs_unfused(kind, why, leaves)
             host = loader.load()
             assert host is not None
             host.graph_add(self._handle, made.description)
@@ -200,14 +201,20 @@ class _Shape:
         finally:
             self._capturing.now = False
 
-    def _runs_unfused(self, kind: tuple[Any, ...], why: str, leaves: tuple[Any, ...]) -> Any:
+    def _runs_unfused(self, kind: tuple[Any, ...], why: NotFused, leaves: tuple[Any, ...]) -> Any:
         """From now on, for arguments of this kind; said once."""
+        from megafuse.compiler.compile import OurMistake
+
+        if isinstance(why, OurMistake) and fallback.is_strict():
+            raise why
         self._unfused.add(kind)
         progress.logger.warning("megafuse: %r runs unfused: %s", self.fused, why)
         return self._reference(*leaves)
 
-    @functools.cache  # noqa: B019  (once for each, as long as there are few)
     def _too_many(self) -> None:
+        if self._told:
+            return
+        self._told = True
         progress.logger.warning(
             "megafuse: %r was compiled for %d kinds of arguments; further ones run unfused.",
             self.fused,

@@ -100,7 +100,7 @@ class _Description:
             if isinstance(size, sympy.Symbol) and not self.code.knows(size):
                 self.code.define(size, slot)
         compared = [(self.code.slot(size), slot) for size, slot in shown]
-        return [self.code._add("equal", a, b) for a, b in compared if a != b]
+        return [self.code.equal(a, b) for a, b in compared if a != b]
 
     # ---- buffers
 

@@ -89,6 +89,10 @@ class Code:
     def slots(self, exprs: Iterable[Any]) -> list[int]:
         return [self.slot(expr) for expr in exprs]
 
+    def equal(self, a: int, b: int) -> int:
+        """The slot that says whether two slots of ints are equal."""
+        return self._add("equal", a, b)
+
     def _slot(self, expr: Any) -> int:
         if isinstance(expr, (bool, int, float)):
             return self._constant(expr)

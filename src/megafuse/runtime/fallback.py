@@ -96,6 +96,11 @@ def strict() -> Iterator[None]:
         _strict = before
 
 
+def is_strict() -> bool:
+    """Whether what cannot be built, or is a mistake of ours, should raise."""
+    return _strict
+
+
 def tell(consequence: str, error: BaseException, once: str) -> None:
     """Logs a warning: `consequence`, and the first words of `error` as its reason.
 
