@@ -152,6 +152,8 @@ PATTERNS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "wide column": ((3, 9001), (3, 1)),
     "zero-dim": ((65, 130), ()),
     "one": ((65, 130), (1, 1)),
+    "one of a vector": ((130,), (1,)),
+    "zero-dim of a vector": ((130,), ()),
     "NCHW channel": ((4, 6, 9, 11), (6, 1, 1)),
     "last of four": ((4, 6, 9, 11), (11,)),
     "batch of four": ((4, 6, 9, 11), (4, 1, 1, 1)),

@@ -46,7 +46,9 @@ class Pass {
     return sum(dtype, result, std::move(strides));
   }
   Pass& sum(at::ScalarType dtype, int result, Shape strides) {
-    if (!is_row_wise(family_) && space_.numel == shape_.back()) {  // nothing to add up
+    const bool one_row =
+        space_.numel == shape_.back() && (space_.numel == 1 || strides.back() != 0);
+    if (!is_row_wise(family_) && one_row) {  // nothing to add up
       written_.push_back(allocate({shape_.back()}, {}, dtype, device_));
       return write(written_.back(), result);
     }
