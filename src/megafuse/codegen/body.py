@@ -112,6 +112,12 @@ class Body:
     def row_wise(self) -> bool:
         return any(isinstance(term, Reduced) for term in terms(self))
 
+    @property
+    def draws(self) -> bool:
+        """Whether it has random numbers."""
+        applied = (term for term in terms(self) if isinstance(term, Applied))
+        return any(term.prim.name in ("uniform", "normal") for term in applied)
+
 
 def terms(body: Body) -> list[Term]:
     """Every term once, each after its arguments."""

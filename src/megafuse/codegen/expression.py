@@ -131,6 +131,8 @@ def _applied(term: Applied, args: list[Text]) -> Text:
     if name == "reciprocal":
         one = "1.0f" if register(of) == "float" else "1.0"
         return Text(f"{one} / {args[0].within(81)}", 80)
+    if term.prim.gives == "float":
+        name = f"{name}<{register(term.dtype)}>"
     called = "select" if name == "where" else name
     return Text(f"{called}({', '.join(a.code for a in args)})")
 

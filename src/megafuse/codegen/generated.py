@@ -34,6 +34,7 @@ class Generated:
     across: bool = False  # pointwise: vectors are cut across rows
     row_wise: bool = False
     rounds: bool = False  # after every primitive, as eager does
+    draws: bool = False  # random numbers
     short_rows: bool = False  # row-wise on the CPU: up to SHORT columns, many rows side by side
     launch: RowLaunch | None = None  # row-wise on CUDA
 
@@ -90,6 +91,7 @@ def generated(
         across=across,
         row_wise=body.row_wise,
         rounds=body.rounds,
+        draws=body.draws,
         short_rows=short_rows,
         launch=launch,
     )
@@ -113,8 +115,9 @@ def source(kernel: Generated) -> str:
     driver = "graph_rows" if kernel.row_wise else "pointwise"
     if kernel.short_rows:
         driver = "graph_short_rows"
+    prims = "draws" if kernel.draws else "prims"
     return (
-        f'#include "prims.h"\n#include "{driver}_{kernel.device}.h"\n\n'
+        f'#include "{prims}.h"\n#include "{driver}_{kernel.device}.h"\n\n'
         f"{kernel.definition}\n{_kernel_type(kernel)}\n{run}"
     )
 

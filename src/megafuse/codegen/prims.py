@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["float", "integer", "bool", "number", "any"]  # number: float or integer
+Gives = Literal["same", "bool", "float"]  # float: float32 or float64, as its node says
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Prim:
     name: str
     operands: int
     kind: Kind
-    gives: Literal["same", "bool"] = "same"
+    gives: Gives = "same"
     cost: int = 1
 
 
@@ -28,7 +29,7 @@ def _prims(
     kind: Kind,
     names: str,
     cost: int = 1,
-    gives: Literal["same", "bool"] = "same",
+    gives: Gives = "same",
 ) -> dict[str, Prim]:
     return {name: Prim(name, operands, kind, gives, cost) for name in names.split()}
 
@@ -37,6 +38,8 @@ def _prims(
 # `fmod` with C's. `minimum` and `maximum` return NaN if either is, `fmin` and `fmax` the other one.
 # `round` goes to even. `gelu`, `silu` and their slopes are whole, because they are more accurate so
 # (kernels/activations.h); a slope is the derivative at x, which the gradient is multiplied by.
+# `uniform` and `normal` are random numbers of a seed, an offset and a place, all int64
+# (kernels/draws.h): the same for the same three, so that they can be drawn again.
 PRIMS: dict[str, Prim] = {
     **_prims(1, "number", "neg abs sign"),
     **_prims(2, "number", "add sub mul minimum maximum"),
@@ -57,6 +60,8 @@ PRIMS: dict[str, Prim] = {
     **_prims(1, "float", "sin cos tan asin acos atan sinh cosh asinh acosh atanh", cost=20),
     **_prims(1, "float", "erf erfc erfinv lgamma digamma", cost=25),
     **_prims(1, "float", "isnan isinf", gives="bool"),
+    **_prims(3, "integer", "uniform", cost=40, gives="float"),
+    **_prims(3, "integer", "normal", cost=80, gives="float"),
 }
 # Three more with signatures of their own: where(bool, a, b); cast(x), which rounds x to the dtype
 # of its node: what the user asked for with .to(), or what promotion asks for; and demote(x), from

@@ -25,7 +25,7 @@ from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from megafuse.graph import origin
+from megafuse.graph import draws, origin, random_calls
 from megafuse.graph.errors import CaptureError, clear_errors
 from megafuse.graph.guards import guards_of, symbols_of
 from megafuse.graph.ir import Origin
@@ -197,6 +197,7 @@ class _Trace:
         for place, primal in zip(self.places, primals, strict=True):
             leaves[place] = primal
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        draws.restart()
         with Watch():
             returned, self.out_spec = pytree.tree_flatten(self.function(*args, **kwargs))
         results = [leaf for leaf in returned if _kind(leaf) != "fixed"]
@@ -289,7 +290,8 @@ def _min_cut(
         if isinstance(node.meta.get("val"), torch.SymFloat):
             node.meta["number"] = node.meta["val"]
             node.meta["val"] = torch.empty((), dtype=torch.float64)
-    cut = min_cut_rematerialization_partition(joint, (), num_fwd_outputs=results)
+    with random_calls.recomputable():
+        cut = min_cut_rematerialization_partition(joint, (), num_fwd_outputs=results)
     for part in cut:
         for node in part.graph.nodes:
             node.meta["val"] = node.meta.pop("number", node.meta.get("val"))

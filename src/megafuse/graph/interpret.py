@@ -15,6 +15,7 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
+from megafuse.graph import philox
 from megafuse.graph.evaluate import Environment, evaluated
 from megafuse.graph.ir import (
     Constant,
@@ -108,6 +109,8 @@ class _Run:
         name = value.prim.name
         if name in ("cast", "demote"):
             return self.cast(inputs[0], value, rounds=name == "cast")
+        if value.prim.gives == "float":
+            return getattr(philox, name)(*inputs, value.dtype).to(self.held(value.dtype))
         return evaluate_prim(name, inputs)
 
     def cast(self, x: torch.Tensor, value: Value, rounds: bool) -> Any:

@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from megafuse.graph import origin
+from megafuse.graph import origin, random_calls
 from megafuse.graph.errors import CaptureError
 from megafuse.graph.ir import Origin
 
@@ -126,7 +126,7 @@ class Watch(TorchFunctionMode):
             raise CaptureError(*_REFUSED.get(caller, _REFUSED[name]), origin.here())
         here = origin.here()
         traceback.set_stack_trace([origin.written(here)])
-        result = func(*args, **(kwargs or {}))
+        result = random_calls.replaced(func, args)(*args, **(kwargs or {}))
         for tensor in pytree.tree_leaves(result):
             if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
                 self._remember(tensor.grad_fn, [origin.written(here, backward=True)])

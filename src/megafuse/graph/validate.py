@@ -99,8 +99,8 @@ def _pointwise(value: Pointwise) -> None:
         _demand(value, value.dtype in (torch.float16, torch.bfloat16), f"gives {value.dtype}")
     elif prim.name != "cast":
         _demand(value, len(dtypes) == 1, f"mixes {sorted(map(str, dtypes))} in {prim.name}")
-        gives = torch.bool if prim.gives == "bool" else inputs[0].dtype
-        _demand(value, value.dtype == gives, f"is {value.dtype}, but {prim.name} gives {gives}")
+        gives = _given(value)
+        _demand(value, value.dtype in gives, f"is {value.dtype}, but {prim.name} gives {gives}")
         takes = is_kind(inputs[0].dtype, prim.kind)
         _demand(value, takes, f"is {prim.name} of {inputs[0].dtype}, which it does not take")
     for operand in value.inputs:
@@ -113,6 +113,13 @@ def _pointwise(value: Pointwise) -> None:
         for dim, size in enumerate(value.shape)
     )
     _demand(value, covered, f"has shape {value.shape}, larger than all of its operands'")
+
+
+def _given(value: Pointwise) -> tuple[torch.dtype, ...]:
+    """What its primitive may give."""
+    if value.prim.gives == "float":
+        return torch.float32, torch.float64
+    return (torch.bool if value.prim.gives == "bool" else value.inputs[-1].dtype,)
 
 
 def _broadcasts(shape: tuple[Size, ...], into: tuple[Size, ...]) -> bool:

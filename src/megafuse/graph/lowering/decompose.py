@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 
+from megafuse.graph import random_calls
 from megafuse.graph.lowering.table import RULES
 
 aten = torch.ops.aten
 
 # What torch would take apart, and the library does better whole; or what is random.
 WHOLE = """
-    addr baddbmm dot mv vdot linear matmul bernoulli rrelu cdist col2im im2col
+    addr baddbmm dot mv vdot linear matmul rrelu cdist col2im im2col
     _scaled_dot_product_flash_attention_for_cpu scaled_dot_product_attention
-    embedding_dense_backward grid_sampler_2d max_unpool2d max_unpool3d native_dropout_backward
+    embedding_dense_backward grid_sampler_2d max_unpool2d max_unpool3d
     nll_loss_forward nll_loss2d_forward nll_loss2d_backward multi_margin_loss
     multilabel_margin_loss_forward upsample_bicubic2d upsample_bilinear2d upsample_linear1d
     upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d
@@ -49,7 +50,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         for overload, function in table.items()
         if overload not in RULES and _name(overload) not in whole
     }
-    return {**kept, **OWN}
+    return {**kept, **OWN, **random_calls.APART}
 
 
 def _name(overload: Any) -> str:

@@ -12,7 +12,7 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
-from megafuse.graph import guards, origin
+from megafuse.graph import draws, guards, origin
 from megafuse.graph.capture import Captured
 from megafuse.graph.ir import Extern, Graph, Input, Number, Origin, Result, Size, Value
 from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the table)
@@ -21,6 +21,7 @@ from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the tabl
     gathers,
     normalization,
     pointwise,
+    random,
     reductions,
     scalars,
     views,
@@ -68,6 +69,7 @@ class _Lowering:
         self.env: dict[torch.fx.Node, Any] = {}
         self.inputs: list[Input | Number] = []
         self.constants: list[torch.Tensor] = []
+        self.states: dict[torch.device, Value] = {}  # of random numbers
 
     def graph(self) -> Graph:
         named = _named(self.traced.graph)
@@ -175,6 +177,8 @@ class _Lowering:
         args, kwargs = pytree.tree_map_only(
             torch.fx.Node, lambda arg: self.env[arg], (node.args, dict(node.kwargs))
         )
+        if node.target is draws.ops.state.default:
+            return self.random_state(node)
         rule = RULES.get(node.target)
         if rule is not None and self.within_reach(node):
             before = len(self.builder.values)
@@ -192,17 +196,28 @@ class _Lowering:
         self.builder.moved = len({tensor.device for tensor in tensors}) > 1
         return all(t.dtype in SUPPORTED and t.layout == torch.strided for t in tensors)
 
-    def extern(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+    def random_state(self, node: torch.fx.Node) -> Value:
+        """Two random words of the library's, once for all draws of a call."""
+        like = node.meta["val"]
+        if like.device not in self.states:
+            how = {"dtype": like.dtype, "device": like.device}
+            made = self.extern(node, draws.STATE, how, torch.ops.aten.randint.low)
+            made.name = self.builder.fresh("random")
+            self.states[like.device] = made
+        return self.states[like.device]
+
+    def extern(self, node: torch.fx.Node, args: Any, kwargs: Any, target: Any = None) -> Any:
+        target = target or node.target
         leaves, spec = pytree.tree_flatten(node.meta["val"])
         first = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
         made = Extern(
             dtype=torch.float32 if first is None else first.dtype,
             shape=() if first is None else self.sizes(first.shape),
-            target=node.target,  # type: ignore[arg-type]
+            target=target,
             args=tuple(args),
             kwargs=kwargs,
         )
-        name = str(getattr(node.target, "__name__", node.target)).partition(".")[0]
+        name = str(getattr(target, "__name__", target)).partition(".")[0]
         self.builder.add(made, name)
         results = [self.result(made, k, leaf) for k, leaf in enumerate(leaves)]
         made.results = tuple(r for r in results if isinstance(r, Result))
