@@ -13,10 +13,17 @@ from torch.nn import functional as F
 
 import megafuse as mf
 from megafuse.compiler.fused import Fused
-from megafuse.graph import philox
+from megafuse.graph import draws, philox
 from megafuse.graph.plan import Call, Kernel
 
 ROWS, COLS = 257, 1021  # 262,397 elements
+DTYPES = [
+    torch.float32,
+    *(
+        pytest.param(dtype, marks=pytest.mark.slow)
+        for dtype in (torch.float64, torch.bfloat16, torch.float16)
+    ),
+]
 
 
 def drop(x: Tensor, p: float) -> Tensor:
@@ -121,7 +128,7 @@ def test_two_draws_are_independent(ones: Tensor) -> None:
         assert abs(agree) < 5 / math.sqrt(ones.numel())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_the_gradient_is_of_the_same_mask(fused_drop: Fused, dtype: torch.dtype) -> None:
     x = torch.randn(33, 65, dtype=dtype).abs().add_(0.5).requires_grad_()
     out = seeded(fused_drop, x, 0.25)
@@ -142,7 +149,7 @@ def test_gradient_of_a_row_wise_function_draws_again() -> None:
     weight = torch.randn(40, 130)
     out = seeded(fused, x, 0.3)
     (grad,) = torch.autograd.grad(out, x, weight)
-    state = seeded(torch.randint, -(2**63), 2**63 - 1, (2,))
+    state = seeded(draws.ops.state, torch.device("cpu"))
     index = torch.arange(x.numel()).reshape(x.shape)
     first, second = (
         philox.uniform(state[0], state[1] + k, index, torch.float32).double() for k in range(2)
@@ -170,9 +177,6 @@ def test_an_element_s_place_decides(fused_drop: Fused, ones: Tensor, threads: in
     assert torch.equal(three.reshape(256, COLS), expected[:256])
 
 
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-
-
 def distance(sample: Tensor, share: Callable[[Tensor], Tensor]) -> float:
     """Kolmogorov and Smirnov's: the largest difference to the distribution, times sqrt(n)."""
     ordered = sample.double().flatten().sort().values
@@ -186,7 +190,8 @@ def distance(sample: Tensor, share: Callable[[Tensor], Tensor]) -> float:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_uniform(ones: Tensor, dtype: torch.dtype) -> None:
     out = seeded(mf.fuse(uniform), ones.to(dtype)).double()
-    assert out.min() >= 0 and out.max() < 1
+    assert out.min() >= 0
+    assert out.max() < 1
     n = out.numel()
     step = 2.0 ** -{torch.bfloat16: 8, torch.float16: 11}.get(dtype, 60)
     assert abs(out.mean().item() - (1 - step) / 2) < 5 / math.sqrt(12 * n)
@@ -204,7 +209,6 @@ def test_normal(ones: Tensor, dtype: torch.dtype) -> None:
         assert abs(found - moment) < 5 * math.sqrt(variance / n), power
     if dtype.itemsize >= 4:
         assert distance(out, lambda x: torch.special.ndtr(x)) < 2
-    # Neighbours are made of the same words.
     flat = out.flatten()
     for shift in range(1, 5):
         assert abs((flat[:-shift] * flat[shift:]).mean().item()) < 5 / math.sqrt(n)
@@ -212,18 +216,18 @@ def test_normal(ones: Tensor, dtype: torch.dtype) -> None:
         assert abs(squares.mean().item()) < 5 * 2 / math.sqrt(n)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", DTYPES[:2])
 @pytest.mark.parametrize("kind", ["uniform", "normal"])
 def test_kernels_draw_what_the_reference_draws(kind: str, dtype: torch.dtype) -> None:
     x = torch.zeros(37, 53, dtype=dtype)
     out = seeded(mf.fuse({"uniform": uniform, "normal": normal}[kind]), x)
-    state = seeded(torch.randint, -(2**63), 2**63 - 1, (2,))
+    state = seeded(draws.ops.state, torch.device("cpu"))
     index = torch.arange(x.numel()).reshape(x.shape)
     expected = getattr(philox, kind)(state[0], state[1], index, dtype)
     if kind == "uniform":
         assert torch.equal(out, expected)
-    else:
-        torch.testing.assert_close(out, expected, rtol=2e-6, atol=1e-6)
+    else:  # near 0 a radius is the square root of a small difference
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4)
 
 
 def many(x: Tensor, p: Tensor) -> tuple[Tensor, ...]:
@@ -234,21 +238,23 @@ def many(x: Tensor, p: Tensor) -> tuple[Tensor, ...]:
         torch.empty_like(x).normal_(5, 2),
         torch.rand(x.shape),
         torch.randn(x.shape),
-        F.dropout(x, 0.5, inplace=True),
-        F.dropout2d(x[None, :, :, None], 0.5),
-        F.alpha_dropout(x, 0.5),
+        F.dropout(x.clone(), 0.5, inplace=True),
+        torch.dropout(x, 0.5, train=True),
         torch.native_dropout(x, 0.3, True)[0],
+        F.dropout2d(x[None, :, :, None], 0.5),
     )
 
 
 def test_what_else_draws(ones: Tensor) -> None:
     means = [0.5, 0.2, 0.5, 5, 0.5, 0, 1, 1, 1, 1]
     p = torch.full_like(ones, 0.5)
-    results = seeded(mf.fuse(many), ones.clone(), p)
-    for mean, out in zip(means, results, strict=True):
-        assert abs(out.mean().item() - mean) < 0.05 * (1 if out.numel() > 1000 else 10), mean
+    results = seeded(mf.fuse(many), ones, p)
+    for mean, out in zip(means[:-1], results[:-1], strict=True):
+        assert abs(out.mean().item() - mean) < 5 * 2 / math.sqrt(ones.numel()), mean
+    assert abs(results[-1].mean().item() - 1) < 5 / math.sqrt(ROWS)  # whole channels
     assert len({round(r.double().sum().item(), 3) for r in results}) == len(results)
-    assert results[2].min() >= -2 and results[2].max() < 3
+    assert results[2].min() >= -2
+    assert results[2].max() < 3
 
 
 def test_a_generator_of_the_user_s_stays_the_source(ones: Tensor) -> None:
@@ -275,4 +281,5 @@ def test_special_values(fused_drop: Fused) -> None:
     x = torch.full((64, 64), math.inf)
     out = seeded(fused_drop, x, 0.5)
     dropped = out.isnan()  # inf · 0, as in PyTorch
-    assert dropped.any() and torch.equal(out[~dropped], x[~dropped])
+    assert dropped.any()
+    assert torch.equal(out[~dropped], x[~dropped])

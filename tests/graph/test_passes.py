@@ -149,8 +149,16 @@ def test_twins_become_one() -> None:
 
 
 def test_random_twins_stay_two() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.randint_like(x, 9) - torch.randint_like(x, 9)
+
+    assert kinds(compare.lowered(function, torch.randn(3))).count("Extern") == 2
+
+
+def test_draws_stay_two_of_one_state() -> None:
     graph = compare.lowered(lambda x: torch.rand_like(x) - torch.rand_like(x), torch.randn(3))
-    assert kinds(graph).count("Extern") == 2
+    assert kinds(graph).count("uniform") == 2
+    assert kinds(graph).count("Extern") == 1
 
 
 def test_minus_zero_is_not_zero() -> None:

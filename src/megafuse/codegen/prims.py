@@ -60,8 +60,8 @@ PRIMS: dict[str, Prim] = {
     **_prims(1, "float", "sin cos tan asin acos atan sinh cosh asinh acosh atanh", cost=20),
     **_prims(1, "float", "erf erfc erfinv lgamma digamma", cost=25),
     **_prims(1, "float", "isnan isinf", gives="bool"),
-    **_prims(3, "integer", "uniform", cost=40, gives="float"),
-    **_prims(3, "integer", "normal", cost=80, gives="float"),
+    **_prims(3, "integer", "uniform", cost=20, gives="float"),
+    **_prims(3, "integer", "normal", cost=50, gives="float"),
 }
 # Three more with signatures of their own: where(bool, a, b); cast(x), which rounds x to the dtype
 # of its node: what the user asked for with .to(), or what promotion asks for; and demote(x), from

@@ -23,6 +23,7 @@ from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
 from megafuse.graph.plan import Plan
 from megafuse.graph.program import describe
+from megafuse.runtime import loader
 
 
 class NotFused(Exception):
@@ -58,11 +59,12 @@ def compiled(
     device = device or _device(pytree.tree_leaves((tuple(args), dict(kwargs))))
     captured = capture(function, args, kwargs, decompositions())
     try:
-        graph = clean(lower(captured, "forward"))
+        widens = _widened_products(device)
+        graph = clean(lower(captured, "forward", widens=widens))
         forward = graph, _planned(graph, captured.forward, name, device, rounding)
         backward = None
         if captured.backward is not None:
-            gradient = clean(lower(captured, "backward"))
+            gradient = clean(lower(captured, "backward", widens=widens))
             name_inputs(gradient, graph, captured)
             plan = _planned(gradient, captured.backward, f"{name}_backward", device, rounding)
             backward = gradient, plan
@@ -84,6 +86,15 @@ def _device(leaves: list[Any]) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise NotFused(f"kernels are for CPU and CUDA tensors, and these are on {device}")
     return device
+
+
+def _widened_products(device: torch.device) -> list[torch.dtype]:
+    """The 16-bit floats that this CPU has no instructions for."""
+    host = loader.load() if device.type == "cpu" else None
+    if host is None:
+        return []
+    halves = (torch.float16, torch.bfloat16)
+    return [dtype for dtype in halves if not host.library_multiplies(dtype)]
 
 
 def _planned(

@@ -181,6 +181,8 @@ _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "matmul", "linear", "mv"
 
 def _why_the_library(step: Call) -> str:
     name = step.target._schema.name.removeprefix("aten::")
+    if name == "megafuse_graph::state":
+        return "the kernels' random numbers are made of its 16 bytes, from torch's generator"
     if isinstance(step.value, Reduce):
         return "it reduces dimensions that are not the last, or one row too long for a thread"
     if name in _PRODUCTS:

@@ -31,27 +31,34 @@ for _name in ("uniform", "normal"):
     )
 _LIBRARY.define("dropout(Tensor x, Tensor state, int number, Scalar p) -> Tensor")
 ops: Any = torch.ops.megafuse_graph
-STATE = (-(2**63), 2**63 - 1, [2])  # what aten.randint is asked for
 
 
-class _Count(threading.local):
-    """How many draws the trace has so far: nothing that two traces share."""
+class _Trace(threading.local):
+    """How many draws it has so far; nothing that two threads share. `state` is set where a function
+    runs and is not traced."""
 
     draws = 0
+    state: Tensor | None = None
 
 
-_COUNT = _Count()
+_TRACE = _Trace()
 
 
-def restart() -> None:
-    """A trace begins."""
-    _COUNT.draws = 0
+def restart(state: Tensor | None = None) -> None:
+    """A trace begins; with a state, a run that has the numbers of this."""
+    _TRACE.draws, _TRACE.state = 0, state
+
+
+def state(device: torch.device) -> Tensor:
+    """Of all draws of the call: equal calls of this become one."""
+    drawn: Tensor = ops.state(device) if _TRACE.state is None else _TRACE.state
+    return drawn
 
 
 def next_number() -> int:
     """Of the next draw."""
-    _COUNT.draws += 1
-    return _COUNT.draws - 1
+    _TRACE.draws += 1
+    return _TRACE.draws - 1
 
 
 # What the operations are to torch: shapes, gradients, and values by philox.py.
@@ -70,7 +77,8 @@ def _fake_dropout(x: Tensor, state: Tensor, number: int, p: Any) -> Tensor:
 
 
 def _state(device: torch.device) -> Tensor:
-    return torch.randint(*STATE, dtype=torch.int64, device=device)
+    """As the host draws it (runtime/host/graph/draw.h)."""
+    return torch.empty(2, dtype=torch.int64, device=device).random_(-(2**63), None)
 
 
 def _drawn(kind: Callable[..., Tensor], state: Tensor, number: int, like: Tensor) -> Tensor:

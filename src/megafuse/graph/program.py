@@ -13,6 +13,7 @@ import torch
 
 from megafuse.codegen.body import Scalar, terms
 from megafuse.codegen.functor import definition
+from megafuse.graph import draws
 from megafuse.graph.ir import Graph, Input, Number, Size
 from megafuse.graph.plan import Address, Buffer, Call, Kernel, Operand, Plan, Tensor
 from megafuse.graph.symbols import Code
@@ -185,6 +186,9 @@ class _Description:
         return -1, self.code.slot(word, real)
 
     def call(self, step: Call) -> dict[str, Any]:
+        if step.target is draws.ops.state.default:
+            (buffer,) = step.writes
+            return {"kind": "draw", "buffer": -1 if buffer is None else self.number(buffer)}
         schema = step.target._schema
         given = dict(zip((a.name for a in schema.arguments), step.args, strict=False))
         given |= step.kwargs

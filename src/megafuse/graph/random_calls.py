@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from megafuse.graph import draws
 
@@ -20,13 +21,13 @@ aten = torch.ops.aten
 
 def _uniform_like(x: Tensor) -> Any:
     return draws.ops.uniform(
-        draws.ops.state(x.device), draws.next_number(), x.shape, x.stride(), x.dtype
+        draws.state(x.device), draws.next_number(), x.shape, x.stride(), x.dtype
     )
 
 
 def _normal_like(x: Tensor) -> Any:
     return draws.ops.normal(
-        draws.ops.state(x.device), draws.next_number(), x.shape, x.stride(), x.dtype
+        draws.state(x.device), draws.next_number(), x.shape, x.stride(), x.dtype
     )
 
 
@@ -110,7 +111,7 @@ def _functional_dropout(
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not training:
         return input
-    state = draws.ops.state(input.device)
+    state = draws.state(input.device)
     made: Tensor = draws.ops.dropout(input, state, draws.next_number(), p)
     return input.copy_(made) if inplace else made
 
@@ -129,6 +130,24 @@ def replaced(function: Any, args: Any) -> Any:
     """What is called in place of a function of torch's that the user calls: mostly itself."""
     ours = _CALLED.get(function) if args else None
     return ours if ours is not None and _is_real(args[0].dtype) else function
+
+
+class AsFused(TorchFunctionMode):
+    """Functions run unfused in it have the dropout masks that they have fused, for one call: what
+    fused results are compared with."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        draws.restart(draws.ops.state(device))
+
+    def __exit__(self, *what: Any) -> None:
+        super().__exit__(*what)  # type: ignore[no-untyped-call]
+        draws.restart()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return replaced(func, args)(*args, **(kwargs or {}))
 
 
 def _is_real(dtype: torch.dtype) -> bool:

@@ -23,7 +23,7 @@ UNARY = """
     {x}.frac() | {x}.sign() | {x}.clamp(-1, 1) | torch.nan_to_num({x}) | torch.erfc({x})
     torch.special.expit({x}) | torch.logit({x}.sigmoid(), 0.01) | F.tanhshrink({x})
     F.softsign({x}) | F.threshold({x}, 0.2, -1.0) | torch.isnan({x}) | torch.isfinite({x})
-    {x}.signbit() | {x}.isinf() | torch.atanh({x}.clamp(-0.9, 0.9))
+    {x}.signbit() | {x}.isinf() | torch.atanh({x}.clamp(-0.9, 0.9)) | F.dropout({x}, 0.3)
 """
 BINARY = """
     {x} + {y} | {x} - {y} | {x} * {y} | {x} / ({y}.abs() + 0.5) | torch.maximum({x}, {y})

@@ -17,6 +17,7 @@ from megafuse.compiler.fuzz.judge import Noise, Results, Yardstick, float64_by_d
 from megafuse.compiler.fuzz.program import RUNS, Program, floats
 from megafuse.graph.capture import CaptureError
 from megafuse.graph.plan import Call
+from megafuse.graph.random_calls import AsFused
 from megafuse.runtime import fallback, loader, progress
 
 Verdict = Literal["right", "wrong", "error", "refused", "crash", "invalid"]
@@ -66,7 +67,8 @@ def trial(program: Program, device: str = "cpu") -> Outcome:
     unfused = [message for message in logged.messages if "please report" in message]
     if outcome.verdict == "right" and unfused:
         outcome = Outcome("error", unfused[0])
-    elif outcome.verdict == "right" and not fused.variants and logged.messages:
+    elif outcome.verdict in ("right", "wrong") and not fused.variants and logged.messages:
+        # It ran unfused, and then dropout draws other numbers.
         outcome = Outcome("refused", "; ".join(logged.messages))
     _count(outcome, fused)
     outcome.seconds = time.perf_counter() - started
@@ -148,7 +150,12 @@ def _noisy(program: Program, run: int, device: str, noise: Noise) -> Results:
 
 def _run(program: Program, function: Any, given: list[Any]) -> Results:
     """Results, then gradients, for cotangents that the seed decides: the same in every dtype."""
-    results = list(function(*given))
+    torch.manual_seed(program.seed)
+    if isinstance(function, Fused):
+        results = list(function(*given))
+    else:
+        with AsFused(next(v.device for v in given if isinstance(v, torch.Tensor))):
+            results = list(function(*given))
     wanted = [v for v in given if isinstance(v, torch.Tensor) and v.requires_grad]
     if not wanted:
         return results

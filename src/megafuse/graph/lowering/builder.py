@@ -64,10 +64,6 @@ class Builder:
         self.values.append(value)
         return value
 
-    def fresh(self, name: str) -> str:
-        """The name, or one like it that is not taken."""
-        return self._names.fresh(name)
-
     def rename(self, value: Value, origin: Origin) -> None:
         """Gives it the user's name."""
         value.name, value.origin = self._names.fresh(origin.name or value.name), origin

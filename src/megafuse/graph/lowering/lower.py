@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import sympy
 import torch
 from torch.utils import _pytree as pytree
 
-from megafuse.graph import draws, guards, origin
+from megafuse.graph import guards, origin
 from megafuse.graph.capture import Captured
 from megafuse.graph.ir import Extern, Graph, Input, Number, Origin, Result, Size, Value
 from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the table)
@@ -21,6 +21,7 @@ from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the tabl
     gathers,
     normalization,
     pointwise,
+    products,
     random,
     reductions,
     scalars,
@@ -37,12 +38,16 @@ def lower(
     captured: Captured,
     part: Literal["forward", "backward"] = "forward",
     trust_indices: bool = False,
+    widens: Collection[torch.dtype] = (),
 ) -> Graph:
-    """The IR of a captured graph. `trust_indices`: see lowering/gathers.py."""
+    """The IR of a captured graph. `trust_indices`: see lowering/gathers.py; `widens`: the dtypes
+    whose products are taken in float32 (lowering/products.py)."""
     traced = captured.forward if part == "forward" else captured.backward
     assert traced is not None
     names = _input_names(captured, part)
-    return _Lowering(traced, captured, names, trust_indices).graph()
+    lowering = _Lowering(traced, captured, names, trust_indices)
+    lowering.widens = widens
+    return lowering.graph()
 
 
 def _input_names(captured: Captured, part: str) -> list[str]:
@@ -69,7 +74,7 @@ class _Lowering:
         self.env: dict[torch.fx.Node, Any] = {}
         self.inputs: list[Input | Number] = []
         self.constants: list[torch.Tensor] = []
-        self.states: dict[torch.device, Value] = {}  # of random numbers
+        self.widens: Collection[torch.dtype] = ()
 
     def graph(self) -> Graph:
         named = _named(self.traced.graph)
@@ -177,8 +182,6 @@ class _Lowering:
         args, kwargs = pytree.tree_map_only(
             torch.fx.Node, lambda arg: self.env[arg], (node.args, dict(node.kwargs))
         )
-        if node.target is draws.ops.state.default:
-            return self.random_state(node)
         rule = RULES.get(node.target)
         if rule is not None and self.within_reach(node):
             before = len(self.builder.values)
@@ -186,6 +189,8 @@ class _Lowering:
                 return rule(self.builder, *args, **kwargs)
             except NotLowered:
                 del self.builder.values[before:]
+        if getattr(out, "dtype", None) in self.widens and products.is_product(node.target, args):
+            return products.widened(self.builder, node.target, args, kwargs)
         return self.extern(node, args, kwargs)
 
     def within_reach(self, node: torch.fx.Node) -> bool:
@@ -196,28 +201,17 @@ class _Lowering:
         self.builder.moved = len({tensor.device for tensor in tensors}) > 1
         return all(t.dtype in SUPPORTED and t.layout == torch.strided for t in tensors)
 
-    def random_state(self, node: torch.fx.Node) -> Value:
-        """Two random words of the library's, once for all draws of a call."""
-        like = node.meta["val"]
-        if like.device not in self.states:
-            how = {"dtype": like.dtype, "device": like.device}
-            made = self.extern(node, draws.STATE, how, torch.ops.aten.randint.low)
-            made.name = self.builder.fresh("random")
-            self.states[like.device] = made
-        return self.states[like.device]
-
-    def extern(self, node: torch.fx.Node, args: Any, kwargs: Any, target: Any = None) -> Any:
-        target = target or node.target
+    def extern(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         leaves, spec = pytree.tree_flatten(node.meta["val"])
         first = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
         made = Extern(
             dtype=torch.float32 if first is None else first.dtype,
             shape=() if first is None else self.sizes(first.shape),
-            target=target,
+            target=node.target,  # type: ignore[arg-type]
             args=tuple(args),
             kwargs=kwargs,
         )
-        name = str(getattr(target, "__name__", target)).partition(".")[0]
+        name = str(getattr(node.target, "__name__", node.target)).partition(".")[0]
         self.builder.add(made, name)
         results = [self.result(made, k, leaf) for k, leaf in enumerate(leaves)]
         made.results = tuple(r for r in results if isinstance(r, Result))

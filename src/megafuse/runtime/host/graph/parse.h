@@ -168,10 +168,15 @@ inline CallStep parse_call(Reader r) {
   return step;
 }
 
+inline decltype(Step::what) parse_what(Reader r) {
+  const std::string kind = r["kind"].text();
+  if (kind == "kernel") return parse_kernel(r);
+  if (kind == "draw") return DrawStep{r["buffer"].place()};
+  return parse_call(r);
+}
+
 inline Step parse_step(Reader r) {
-  const bool kernel = r["kind"].text() == "kernel";
-  return {kernel ? decltype(Step::what)(parse_kernel(r)) : decltype(Step::what)(parse_call(r)),
-          r["allocates"].all(parse_buffer), r["frees"].places()};
+  return {parse_what(r), r["allocates"].all(parse_buffer), r["frees"].places()};
 }
 
 // ("tensor", view, aliases), ("integer", slot), ("real", slot), ("none",)

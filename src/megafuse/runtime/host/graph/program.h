@@ -7,12 +7,13 @@
 #include <variant>
 
 #include "graph/call.h"
+#include "graph/draw.h"
 #include "graph/kernel.h"
 
 namespace megafuse::graph {
 
 struct Step {
-  std::variant<KernelStep, CallStep> what;
+  std::variant<KernelStep, CallStep, DrawStep> what;
   std::vector<std::pair<int, BufferType>> allocates;
   Places frees;  // buffers that nobody reads after it
 };
@@ -53,8 +54,10 @@ struct Program {
       for (const auto& [buffer, type] : step.allocates) memory.allocate(buffer, type, device);
       if (const auto* kernel = std::get_if<KernelStep>(&step.what))
         kernel->run(memory, device);
+      else if (const auto* call = std::get_if<CallStep>(&step.what))
+        call->run(memory);
       else
-        std::get<CallStep>(step.what).run(memory);
+        std::get<DrawStep>(step.what).run(memory, device);
       for (int buffer : step.frees) memory.buffers[buffer].reset();
     }
   }

@@ -344,6 +344,13 @@ PyObject* bare_launch(PyObject*, PyObject* like) {
   END_HANDLE_TH_ERRORS
 }
 
+// library_multiplies(dtype): whether the CPU has instructions for products of it.
+PyObject* asks_library_multiplies(PyObject*, PyObject* dtype) {
+  HANDLE_TH_ERRORS
+  return PyBool_FromLong(library_multiplies(graph::Reader{dtype}.dtype()));
+  END_HANDLE_TH_ERRORS
+}
+
 PyMethodDef methods[] = {
     {"setup", setup, METH_VARARGS, nullptr},
     {"register_op", register_op, METH_O, nullptr},
@@ -354,6 +361,7 @@ PyMethodDef methods[] = {
     {"forget_kernels", forget_kernels, METH_NOARGS, nullptr},
     {"remember_launches", set_remember_launches, METH_O, nullptr},
     {"bare_launch", bare_launch, METH_O, nullptr},
+    {"library_multiplies", asks_library_multiplies, METH_O, nullptr},
     {"graph_function", graph::new_function, METH_VARARGS, nullptr},
     {"graph_add", graph::add_variant, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
