@@ -125,7 +125,7 @@ struct PointwiseCpu {
     if constexpr (staged) (unstage<Out<O>>(target[O], buffer[O], n), ...);
   }
 
-  // The same where every operand is consecutive or fixed and there are no random numbers. A
+  // The same where every operand is consecutive, fixed or counts up, and nothing is drawn here. A
   // function of its own, as GCC heeds __restrict in a function's parameters only. A single output
   // may be an input (in place): each element is loaded before it is stored, and nobody else loads
   // it. With two outputs GCC stores the first and then loads the input again for the second, as
@@ -135,8 +135,9 @@ struct PointwiseCpu {
   template <int... I, int... O>
   struct Straight<Indices<I...>, Indices<O...>> {
     template <class Op>
-    static constexpr bool fits =
-        Op::walk != 's' && Op::walk != 'r' && (Op::walk != 'i' || kAcross) && !is_staged<Op>;
+    static constexpr bool fits = Op::walk != 's' && Op::walk != 'r' && !is_staged<Op>;
+    template <class Op>
+    static constexpr bool is_index = Op::walk == 'i' && !is_gathered<Op>;
     static constexpr bool possible = !K::random && (fits<In<I>> && ...) && (fits<Out<O>> && ...);
     static __attribute__((noinline)) void run(i64 n, const typename K::Functor& given,
                                               const Tuple<Value<In<I>>...>& fixed_values,
@@ -161,7 +162,12 @@ struct PointwiseCpu {
     template <class Op>
     static MF_INLINE Value<Op> one(const typename Op::T* from, Value<Op> fixed, i64 i) {
       if constexpr (Op::walk == 'c' || is_gathered<Op>) return cast<Value<Op>>(from[i]);
+      if constexpr (is_index<Op>) return Value<Op>(fixed + i);
       return fixed;
+    }
+    // Whether all indices count up by 1. Others are multiplied, which Arm cannot with vectors.
+    static MF_INLINE bool counts(const PointwiseCpu& at, int along) {
+      return ((!is_index<In<I>> || at.stride(K::outputs + I, along) == 1) && ...);
     }
     template <class Op, class R>
     static MF_INLINE void keep(typename Op::T* to, i64 i, R value) {
@@ -221,7 +227,7 @@ struct PointwiseCpu {
     };
     using Simple = Straight<AllInputs, AllOutputs>;
     if constexpr (Simple::possible) {
-      if (Simple::several_in_place(*this))
+      if (Simple::several_in_place(*this) || !Simple::counts(*this, kAlong))
         block<kAlong>(n, nullptr, keep, AllInputs(), AllOutputs());
       else
         Simple::row(*this, n);

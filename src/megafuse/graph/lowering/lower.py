@@ -159,6 +159,8 @@ class _Lowering:
     def tensor_constant(self, node: torch.fx.Node) -> Value:
         """A tensor made from Python's numbers: a constant if it is one number, else an input."""
         tensor = getattr(self.traced, str(node.target))
+        if isinstance(tensor, torch.Generator):
+            raise NotImplementedError("it draws random numbers from a generator of its own")
         if tensor.dim() == 0 and tensor.dtype in SUPPORTED:
             return self.builder.constant(tensor.item(), tensor.dtype)
         made = Input(
