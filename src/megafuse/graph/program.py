@@ -110,7 +110,6 @@ class _Description:
     def with_last_uses(self) -> list[tuple[Kernel | Call, list[Buffer]]]:
         """Each step with the buffers that nobody reads after it."""
         kept = {o.buffer for o in self.plan.outputs if isinstance(o, Tensor)}
-        kept |= {buffer for buffer in self.plan.arguments if buffer is not None}
         last: dict[Buffer, int] = {}
         for at, step in enumerate(self.plan.steps):
             for buffer in _touched(step):

@@ -7,7 +7,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/python_headers.h>
 
-#include "graph/function.h"
+#include "graph/guarded.h"
 #include "programs/programs.h"
 #include "torch/dispatch.h"
 
@@ -354,6 +354,7 @@ PyMethodDef methods[] = {
     {"bare_launch", bare_launch, METH_O, nullptr},
     {"graph_function", graph::new_function, METH_VARARGS, nullptr},
     {"graph_add", graph::add_variant, METH_VARARGS, nullptr},
+    {"graph_guarded", graph::guarded, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
