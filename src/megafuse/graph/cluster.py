@@ -26,6 +26,7 @@ class Cluster:
     call: bool = False
     coordinates: dict[Value, Coordinates] = field(default_factory=dict)
     inner: dict[Reduce, Coordinates] = field(default_factory=dict)  # of a reduction's source
+    sums: set[Value] = field(default_factory=set)  # members that nobody in it can read
     sources: set[Value] = field(default_factory=set)  # solid values read from outside
     before: set[int] = field(default_factory=set)  # clusters that it reads from
     first: int = 0  # places in the graph's order

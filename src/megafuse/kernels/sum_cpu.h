@@ -13,12 +13,13 @@
 
 namespace mf {
 
-// K with all inputs, and terms in place of sums, in walk 'e'.
+// K with all inputs in walk 'e' (but numbers and indices), and so terms in place of sums.
 template <class F, class Ops>
 struct Gathered;
 template <class F, class... Ops>
 struct Gathered<F, Operands<Ops...>> {
-  using Ins = Operands<Operand<typename Ops::T, Ops::walk == 'v' ? 'v' : 'e'>...>;
+  using Ins = Operands<
+      Operand<typename Ops::T, Ops::walk == 'v' || Ops::walk == 'i' ? Ops::walk : 'e'>...>;
   using Outs = Operands<Operand<typename Choose<Ops::walk == 'r', F, typename Ops::T>::type,
                                 Ops::walk == 'r' ? 'e' : Ops::walk, Ops::result>...>;
 };
@@ -83,6 +84,7 @@ struct SumCpu : PointwiseCpu<Gathering<K>, true> {
 
   template <class Op>
   void gather(int op, const Block& at) {
+    if constexpr (Op::walk == 'i') count(op, at);
     if constexpr (Op::walk == 'e') {
       using T = typename Op::T;
       const T* from = reinterpret_cast<const T*>(words[op]) + offset_of(op, at.row, at.column);
@@ -100,6 +102,17 @@ struct SumCpu : PointwiseCpu<Gathering<K>, true> {
         from += (next_outer ? stride(op, 2) : stride(op, 1)) - column * apart;
         if (!kColumns && next_outer) from -= (kept() - 1) * stride(op, 1), k = 0;
       }
+    }
+  }
+  // The indices of a block (walk 'i').
+  void count(int op, const Block& at) {
+    i64* const to = reinterpret_cast<i64*>(gathered[op]);
+    i64 row = at.row, column = at.column;
+    for (i64 done = 0; done < at.n; ++row, column = 0) {
+      const i64 left = at.n - done, n = length() - column < left ? length() - column : left;
+      const i64 first = i64(words[op]) + offset_of(op, row, column);
+      for (i64 i = 0; i < n; ++i) to[done + i] = first + i * stride(op, kAlong);
+      done += n;
     }
   }
   // Whether `gathered` has what this block needs, from a block before: of an operand that all rows
