@@ -44,6 +44,7 @@ def cuda_kernel(step: Kernel, symbols: Mapping[sympy.Symbol, Any]) -> Generated:
         tuple(walks[read]),
         vector=vector,
         launch=launch,
+        sums="Double" if "Double" in dtypes[len(step.outputs) : len(body.outputs)] else "Float",
         sum_family=family,
     )
 
@@ -76,6 +77,8 @@ def _merged(
         else:
             dims.append(d)
             sizes.append(shape[d])
+    if not sizes and not row_wise:  # one element: any stride will do
+        return [1], [[1] for _ in strides]
     missing = max(least - len(sizes), 0)
     kept = [[0] * missing + [stride[d] for d in dims] for stride in strides]
     return [1] * missing + sizes, kept

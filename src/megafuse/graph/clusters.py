@@ -19,6 +19,7 @@ from megafuse.graph.affine import Coordinates, affine, collapsed, contiguous, fl
 from megafuse.graph.cluster import (
     Cluster,
     Refused,
+    axes_of,
     draws,
     is_input,
     permute,
@@ -273,9 +274,10 @@ class Clusters:
         """The domain of a first reduction gets its axes last; a later one must reduce the same.
         Returns the coordinates of the reduction's source from then on."""
         reduced = [d for d in value.dims if value.source.shape[d] != 1]
-        axes = [at[d] for d in reduced]
-        if not all(isinstance(i, sympy.Symbol) for i in axes):
+        found = [axes_of(at[d], cluster.shape) for d in reduced]
+        if None in found:
             raise Refused("reduces a part of the row")
+        axes = [i for several in found for i in several or ()]
         if cluster.rows:
             last = [i for i, n in zip(cluster.axes, cluster.shape, strict=True) if n != 1]
             last = [i for i in last if cluster.axes.index(i) >= len(cluster.outer)]

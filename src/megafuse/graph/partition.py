@@ -55,9 +55,7 @@ class _Partition:
         self.stored = storage.strides
         self.calls: set[Value] = set(stages.calls)
         self.reads = Reads(self.values, set(self.stored), self.calls)
-        self.clusters = Clusters(
-            self.values, self.reads, self.stored, self.calls, set(stages.sums)
-        )
+        self.clusters = Clusters(self.values, self.reads, self.stored, self.calls, set(stages.sums))
         self.layouts = Layouts(self.values)
         self._store_what_others_read()
         self.tensors: dict[Value, Tensor] = {}

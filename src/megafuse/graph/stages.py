@@ -1,4 +1,5 @@
 """Reductions in the form that kernels have: along the last dimensions, with rows enough to share.
+Which are the last is memory's to say: the channels of a channels-last image are.
 
 along the last dimensions           a kernel's row
 sums along others, of everything    a sum of the kernel that has the terms (sums.py)
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -21,6 +23,7 @@ from torch.utils import _pytree as pytree
 from megafuse.graph.affine import contiguous
 from megafuse.graph.cost import numel
 from megafuse.graph.ir import Extern, Graph, Input, Number, Pointwise, Reduce, Value, View
+from megafuse.graph.layouts import memory_order
 from megafuse.graph.plan import Buffer, Call, Tensor
 
 aten = torch.ops.aten
@@ -73,18 +76,18 @@ class Stages:
         return mine
 
     def _staged(self, value: Reduce) -> Reduce:
-        last, others, kept = _parts(value)
-        if kept and not others:
+        last, others, kept = _parts(value, range(len(value.source.shape)))
+        last_in_memory = not _parts(value, memory_order(value.source))[1]
+        if kept and (last_in_memory or not others):
             return value
         count = numel(tuple(value.source.shape[d] for d in value.dims))
         if isinstance(count, int) and count <= LONGEST_ALONE:
             return value
         follows = not kept and _follows_a_reduction(value.source)
-        if value.kind == "sum" and value.dtype.is_floating_point and not follows:
-            if not any(kept[0] < d < kept[-1] for d in others):
-                value = replace(value)
-                self.sums.append(value)
-                return value
+        if _can_be_summed(value) and not follows:
+            value = replace(value)
+            self.sums.append(value)
+            return value
         if value.kind in _STAGED and kept and last:
             value = self._split(value, last)
         elif value.kind in _STAGED and len(last) > 1 and not kept:
@@ -111,13 +114,22 @@ class Stages:
         return replace(value, source=stage)
 
 
-def _parts(value: Reduce) -> tuple[list[int], list[int], list[int]]:
-    """The reduced dimensions at the end, those before, and what is not reduced; ones left out."""
-    shape = value.source.shape
-    kept = [d for d in range(len(shape)) if shape[d] != 1 and d not in value.dims]
-    dims = [d for d in value.dims if shape[d] != 1]
-    end = max(kept, default=-1)
-    return [d for d in dims if d > end], [d for d in dims if d < end], kept
+def _parts(value: Reduce, order: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    """The reduced dimensions that are last in this order, the other reduced ones, and what is not
+    reduced; ones left out."""
+    order = [d for d in order if value.source.shape[d] != 1]
+    kept = [d for d in order if d not in value.dims]
+    end = order.index(kept[-1]) if kept else -1
+    return order[end + 1 :], [d for d in order[: max(end, 0)] if d in value.dims], kept
+
+
+def _can_be_summed(value: Reduce) -> bool:
+    """Whether it is a sum of floats whose kept dimensions memory has beside each other."""
+    if value.kind != "sum" or not value.dtype.is_floating_point:
+        return False
+    order = memory_order(value.source)
+    _, others, kept = _parts(value, order)
+    return not any(order.index(d) > order.index(kept[0]) for d in others)
 
 
 def _read_once(graph: Graph, live: list[Value]) -> set[Value]:

@@ -5,7 +5,8 @@ it. Each thread or block adds up its own share, and a last small step adds up th
 fixed order (runtime/host/core/sums.h).
 
     row-wise        column by column over all rows: the gradient of a norm's weight
-    element-wise    over any dimensions, if those that are left lie beside each other
+    element-wise    over any dimensions, if those that are left lie beside each other in memory:
+                    stages.py leaves others to the library
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from collections.abc import Mapping, Sequence
 import sympy
 
 from megafuse.graph.affine import Coordinates
-from megafuse.graph.cluster import Cluster, Refused
+from megafuse.graph.cluster import Cluster, Refused, axes_of
 from megafuse.graph.ir import Reduce, Size, Value, axis
 
-READS_A_SUM = "needs the sum of all rows"
+READS_A_SUM = "a sum is known when its kernel is done"
 
 
 def sums_of(cluster: Cluster) -> dict[Reduce, Coordinates]:
@@ -26,29 +27,29 @@ def sums_of(cluster: Cluster) -> dict[Reduce, Coordinates]:
     return {value: at for value, at in cluster.inner.items() if value in cluster.sums}
 
 
-def check_sums(
-    shape: Sequence[Size], rows: int, sums: Mapping[Reduce, Coordinates]
-) -> None:
+def check_sums(shape: Sequence[Size], rows: int, sums: Mapping[Reduce, Coordinates]) -> None:
     """Raises Refused where one kernel over this domain cannot have all of these sums."""
-    wide = [axis(d) for d, size in enumerate(shape) if size != 1]
     row = [axis(d) for d, size in enumerate(shape) if size != 1 and d >= len(shape) - rows]
-    kinds = {tuple(_kept(value, at, wide)) for value, at in sums.items()}
+    kinds = {tuple(_kept(value, at, shape)) for value, at in sums.items()}
     if len(kinds) > 1:
         raise Refused("sums over other dimensions")
     for kept in kinds:
         if rows and list(kept) != row:
             raise Refused("sums over other dimensions than all but the row")
-        first = wide.index(kept[0]) if kept else 0
-        if list(kept) != wide[first : first + len(kept)]:
-            raise Refused("sums dimensions between others")
 
 
-def _kept(value: Reduce, at: Coordinates, wide: list[sympy.Symbol]) -> list[sympy.Symbol]:
+def _kept(value: Reduce, at: Coordinates, shape: Sequence[Size]) -> list[sympy.Symbol]:
     """The domain's axes that are left, in the sum's order; all others must be summed."""
-    sizes = value.source.shape
-    kept = [at[d] for d in range(len(at)) if sizes[d] != 1 and d not in value.dims]
-    summed = [at[d] for d in value.dims if sizes[d] != 1]
-    if sorted([*kept, *summed], key=str) != sorted(wide, key=str):
+    kept: list[sympy.Symbol] = []
+    summed: list[sympy.Symbol] = []
+    for d, size in enumerate(value.source.shape):
+        if size == 1:
+            continue
+        axes = axes_of(at[d], shape)
+        if axes is None:
+            raise Refused("sums a part of what the kernel goes through")
+        (summed if d in value.dims else kept).extend(axes)
+    if {*kept, *summed} != {axis(d) for d, size in enumerate(shape) if size != 1}:
         raise Refused("sums a part of what the kernel goes through")
     return kept
 

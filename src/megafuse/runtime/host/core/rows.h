@@ -183,8 +183,8 @@ class RowPlan {
     // sums are then an eighth of what they read, or less.
     constexpr int64_t kLeastRows = 8;
     if (request_.generated && sums_)
-      most = std::min(most, std::max<int64_t>(rows() / kLeastRows,
-                                              multiprocessors(request_.device.index())));
+      most = std::min(
+          most, std::max<int64_t>(rows() / kLeastRows, multiprocessors(request_.device.index())));
     const int64_t blocks = std::min(turns, most);
     partial_sums(blocks);
     Launch launch{request_.device, kernel};

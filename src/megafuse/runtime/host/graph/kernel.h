@@ -15,7 +15,7 @@ struct OwnedFunctor {
 
 struct KernelStep {
   struct Walked {
-    int buffer;  // -1: an index, without memory
+    int buffer;            // -1: an index, without memory
     at::ScalarType dtype;  // of a sum: its terms'
     char walk;             // 'c' (to be found out), 'w' (one a row), 'r' (a sum), 'i'
     int8_t result;

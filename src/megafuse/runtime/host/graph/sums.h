@@ -69,8 +69,8 @@ inline void sum_whole(const Sum& sum, at::Tensor terms) {
   for (int64_t d = terms.dim() - 1; d >= 0; --d) {
     if (sum.strides[d] == 0 && terms.size(d) != 1) terms = at::sum(terms, {d}, /*keepdim=*/true);
   }
-  const at::Tensor to = at::as_strided(sum.out, terms.sizes(), sum.strides,
-                                       sum.out.storage_offset() + sum.offset);
+  const at::Tensor to =
+      at::as_strided(sum.out, terms.sizes(), sum.strides, sum.out.storage_offset() + sum.offset);
   to.copy_(terms);
 }
 
@@ -88,8 +88,7 @@ inline void run_summing(Launch& launch, const SumWay& way, const SumList& sums,
     return;
   }
   const int64_t count = int64_t(sums.size());
-  const at::Tensor partial =
-      partial_sums(way.parts, count, way.kept, way.dtype, launch.device);
+  const at::Tensor partial = partial_sums(way.parts, count, way.kept, way.dtype, launch.device);
   const char* const first = static_cast<const char*>(partial.const_data_ptr());
   for (int64_t n = 0; n < count; ++n)
     launch.set_address(sums[n].operand, first + n * way.kept * partial.element_size());
