@@ -66,7 +66,7 @@ def both(function: Callable[..., Any], x: Tensor, y: Tensor) -> None:
     assert not fused.explain(x, y).not_fused
 
 
-@pytest.mark.parametrize("rows, cols", [(1, 7), (33, 1), (513, 384), (7, 2880), (3, 50257)])
+@pytest.mark.parametrize(("rows", "cols"), [(1, 7), (33, 1), (513, 384), (7, 2880), (3, 50257)])
 def test_columns(rows: int, cols: int) -> None:
     both(products, torch.randn(rows, cols), torch.randn(rows, cols))
 

@@ -141,7 +141,8 @@ class _Run:
 
     def sum(self, operand: Operand, terms: torch.Tensor) -> None:
         """Along dimensions without a stride; the others lie beside each other."""
-        assert operand.buffer is not None and terms.dtype in (torch.float32, torch.float64)
+        assert operand.buffer is not None
+        assert terms.dtype in (torch.float32, torch.float64)
         strides = self.ints(operand.strides)
         for dim, stride in enumerate(strides):
             if stride == 0:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import sympy
-
 from megafuse.graph.affine import Coordinates, affine, collapsed, contiguous, flat, mapped
 from megafuse.graph.cluster import (
     Cluster,
