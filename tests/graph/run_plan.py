@@ -118,15 +118,18 @@ class _Run:
     # Kernels
 
     def kernel(self, step: Kernel) -> None:
-        assert len(step.outputs) + len(step.row_outputs) + len(step.inputs) <= 20
+        assert len(step.writes) + len(step.inputs) <= 20
         shape = self.ints(step.shape)
         made = [self.allocate(buffer) for buffer in step.writes]
         if all(tensor.numel() == 0 for tensor in made):
             self.written.update(step.writes)
             return
         body = _BodyRun(self, step, shape)
-        for term, operand in zip(step.body.outputs, step.outputs, strict=True):
+        results = list(zip(step.body.outputs, (*step.outputs, *step.sums), strict=True))
+        for term, operand in results[: len(step.outputs)]:
             self.store(operand, body.values[term], shape, term)
+        for term, operand in results[len(step.outputs) :]:
+            self.sum(operand, body.values[term].expand(shape))
         rows = [*shape[:-1], 1]
         for term, operand in zip(step.body.row_outputs, step.row_outputs, strict=True):
             assert operand.strides[-1] == 0
@@ -135,6 +138,18 @@ class _Run:
                 value = value[..., :1]
             self.store(operand, value, rows, term)
         self.written.update(step.writes)
+
+    def sum(self, operand: Operand, terms: torch.Tensor) -> None:
+        """Along dimensions without a stride; the others lie beside each other."""
+        assert operand.buffer is not None
+        assert terms.dtype in (torch.float32, torch.float64)
+        strides = self.ints(operand.strides)
+        for dim, stride in enumerate(strides):
+            if stride == 0:
+                terms = terms.sum(dim, keepdim=True)
+        base = self.memory[operand.buffer]
+        to = torch.as_strided(base, terms.shape, strides, self.int(operand.offset))
+        to.copy_(terms)
 
     def store(self, operand: Operand, value: torch.Tensor, shape: list[int], term: Term) -> None:
         assert operand.buffer is not None

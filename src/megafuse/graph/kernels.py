@@ -11,7 +11,7 @@ from megafuse.graph.affine import flat
 from megafuse.graph.body_builder import BodyBuilder
 from megafuse.graph.body_key import body_key
 from megafuse.graph.cluster import Cluster
-from megafuse.graph.ir import Size, Value
+from megafuse.graph.ir import Reduce, Size, Value
 from megafuse.graph.plan import Kernel, Operand, Tensor
 
 
@@ -27,8 +27,12 @@ class Kernels:
         builder = BodyBuilder(cluster, self.tensors)
         elements: list[tuple[Term, Operand]] = []
         rows: list[tuple[Term, Operand]] = []
+        sums: list[tuple[Term, Operand]] = []
         row_axes = set(builder.axes[len(cluster.outer) :])
         for value in stored:
+            if isinstance(value, Reduce) and value in cluster.sums:
+                sums.append((self._summed_term(builder, value), self._store(builder, value)))
+                continue
             at = cluster.coordinates[value]
             term = self._stored_term(builder, value)
             whole = not cluster.rows or _covers(at, row_axes, cluster)
@@ -36,7 +40,7 @@ class Kernels:
         body = Body(
             self.name,
             tuple(builder.dtypes),
-            tuple(term for term, _ in elements),
+            tuple(term for term, _ in (*elements, *sums)),
             tuple(term for term, _ in rows),
             scalars=len(builder.words),
             rounds=self.rounds,
@@ -51,6 +55,7 @@ class Kernels:
             [operand for _, operand in elements],
             builder.operands,
             [operand for _, operand in rows],
+            [operand for _, operand in sums],
             builder.words,
             stored,
         )
@@ -68,6 +73,13 @@ class Kernels:
 
     def _stored_term(self, builder: BodyBuilder, value: Value) -> Term:
         return builder.build(value, builder.cluster.coordinates[value])
+
+    def _summed_term(self, builder: BodyBuilder, value: Reduce) -> Term:
+        """What is added up, in float32 or float64."""
+        term = builder.build(value.source, builder.cluster.inner[value])
+        if term.dtype in ("Float", "Double"):
+            return term
+        return builder.apply("cast", term, dtype="Float")
 
     def _store(self, builder: BodyBuilder, value: Value) -> Operand:
         tensor = self.tensors[value]
@@ -96,7 +108,7 @@ def _count_bytes(kernel: Kernel, builder: BodyBuilder) -> None:
         sizes = [n for n, s in zip(kernel.shape, operand.strides, strict=True) if s != 0]
         return sympy.prod(sizes) * operand.buffer.dtype.itemsize
 
-    kernel.bytes_written = sum(map(moved, (*kernel.outputs, *kernel.row_outputs)))
+    kernel.bytes_written = sum(map(moved, (*kernel.outputs, *kernel.sums, *kernel.row_outputs)))
     kernel.bytes_read = sum(map(moved, kernel.inputs))
     for tensor, _ in builder.fetches:
         kernel.bytes_read += sympy.prod(tensor.shape) * tensor.buffer.dtype.itemsize

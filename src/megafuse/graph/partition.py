@@ -1,9 +1,10 @@
 """A graph cut into kernels and calls: partition(graph) is a Plan.
 
-stages.py       reductions as kernels have them: over the last dimensions, or by the library
+stages.py       reductions as kernels have them: rows, sums beside the results, or by the library
 storage.py      what must lie in memory
 reads.py        what a value reads, seen through views
 clusters.py     who shares a kernel
+sums.py         which sums a kernel can have beside its results
 here            what else is stored, and the steps in order
 body_builder.py a cluster's values as a Body over operands
 """
@@ -54,7 +55,7 @@ class _Partition:
         self.stored = storage.strides
         self.calls: set[Value] = set(stages.calls)
         self.reads = Reads(self.values, set(self.stored), self.calls)
-        self.clusters = Clusters(self.values, self.reads, self.stored, self.calls)
+        self.clusters = Clusters(self.values, self.reads, self.stored, self.calls, set(stages.sums))
         self.layouts = Layouts(self.values)
         self._store_what_others_read()
         self.tensors: dict[Value, Tensor] = {}

@@ -156,6 +156,7 @@ class _Description:
         generated.declare(functor, step.body)
         outputs = [
             *(self.walked(o, "c", i) for i, o in enumerate(step.outputs)),
+            *(self.summed(o, i, step) for i, o in enumerate(step.sums, len(step.outputs))),
             *(self.walked(o, "w", i) for i, o in enumerate(step.row_outputs)),
         ]
         inputs = [self.walked(o, "c" if o.buffer else "i", 0) for o in step.inputs]
@@ -177,6 +178,12 @@ class _Description:
             return -1, torch.int64, walk, result, offset, strides
         number = self.number(operand.buffer)
         return number, operand.buffer.dtype, walk, result, offset, strides
+
+    def summed(self, operand: Operand, result: int, step: Kernel) -> tuple[Any, ...]:
+        """As walked, with the dtype of its terms in place of what is stored in the end."""
+        number, _, *walk = self.walked(operand, "r", result)
+        terms = torch.float64 if step.body.outputs[result].dtype == "Double" else torch.float32
+        return number, terms, *walk
 
     def word(self, word: Size | float | Address, real: bool) -> tuple[int, int]:
         if isinstance(word, Address):
@@ -216,7 +223,7 @@ def _is_hashable(value: Any) -> bool:
 
 def _touched(step: Kernel | Call) -> set[Buffer]:
     if isinstance(step, Kernel):
-        operands = (*step.outputs, *step.row_outputs, *step.inputs)
+        operands = (*step.outputs, *step.sums, *step.row_outputs, *step.inputs)
         found = {o.buffer for o in operands if o.buffer is not None}
         return found | {w.buffer for w in step.words if isinstance(w, Address)}
     found = {buffer for buffer in step.writes if buffer is not None}

@@ -179,7 +179,9 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   MF_INLINE void steps(Row& row, const Accesses& from) {
     if constexpr (S > 0) steps<S - 1, kWide>(row, from);
     using Terms = decltype(terms_of<S>(AllInputs()));
-    step<S, kWide>(row, from, AllInputs(), typename MakeIndices<Terms::count>::type());
+    // Two reductions of 64 lanes do not fit 32 registers of four floats.
+    constexpr int kFit = Terms::count > 1 && kWide > 32 ? 32 : kWide;
+    step<S, kFit>(row, from, AllInputs(), typename MakeIndices<Terms::count>::type());
   }
 
   // ---- results

@@ -179,6 +179,12 @@ class RowPlan {
       turns = (turns + apart - 1) / apart * apart;
       most = std::max(most / apart, int64_t(1)) * apart;
     }
+    // Where there are rows enough, a generated kernel's blocks have eight at least: their partial
+    // sums are then an eighth of what they read, or less.
+    constexpr int64_t kLeastRows = 8;
+    if (request_.generated && sums_)
+      most = std::min(
+          most, std::max<int64_t>(rows() / kLeastRows, multiprocessors(request_.device.index())));
     const int64_t blocks = std::min(turns, most);
     partial_sums(blocks);
     Launch launch{request_.device, kernel};
