@@ -12,6 +12,7 @@ from megafuse.codegen.variant import BYTES, STORAGE, Operand
 from megafuse.codegen.writer import wrapped
 
 SHORT = 63  # columns: kMost of kernels/graph_short_rows_cpu.h
+LONG = 256  # columns from which on 64 are folded side by side: kLeastLong of host/core/rows.h
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Generated:
     row_wise: bool = False
     rounds: bool = False  # after every primitive, as eager does
     short_rows: bool = False  # row-wise on the CPU: up to SHORT columns, many rows side by side
+    long_rows: bool = False  # row-wise on the CPU: from LONG columns on
     launch: RowLaunch | None = None  # row-wise on CUDA
 
     @property
@@ -63,6 +65,7 @@ def generated(
     wide_index: bool = False,
     across: bool = False,
     short_rows: bool = False,
+    long_rows: bool = False,
     launch: RowLaunch | None = None,
     sums: str = "Float",
 ) -> Generated:
@@ -91,6 +94,7 @@ def generated(
         row_wise=body.row_wise,
         rounds=body.rounds,
         short_rows=short_rows,
+        long_rows=long_rows,
         launch=launch,
     )
 
@@ -136,8 +140,12 @@ def _kernel_type(kernel: Generated) -> str:
 
 def _cpu(kernel: Generated) -> str:
     across = str(kernel.across).lower()
-    rows = "GraphShortRowsCpu" if kernel.short_rows else "GraphRowsCpu"
-    driver = f"{rows}<Kernel>" if kernel.row_wise else f"PointwiseCpu<Kernel, {across}>"
+    driver = f"PointwiseCpu<Kernel, {across}>"
+    if kernel.row_wise:
+        wide = ", 64" if kernel.long_rows else ""
+        driver = f"GraphRowsCpu<Kernel{wide}>"
+    if kernel.short_rows:
+        driver = "GraphShortRowsCpu<Kernel>"
     return (
         f'extern "C" void {kernel.symbol}(const mf::u64* words, mf::i64 begin, mf::i64 end,\n'
         f"    [[maybe_unused]] mf::i64 slot) {{\n"

@@ -7,7 +7,10 @@
 
 namespace mf {
 
-template <class K>
+// kWide elements are folded side by side: 64 in long rows, as in rows_cpu.h, and 32 in others. (Not
+// 16: GCC 12 unrolls such loops and then fails to vectorise them.) Either is right for rows of any
+// length. A kernel has one of the two, since both would take twice as long to compile.
+template <class K, int kWide = 32>
 struct GraphRowsCpu : PointwiseCpu<K> {
   using Base = PointwiseCpu<K>;
   using Fn = typename K::Functor;
@@ -26,7 +29,6 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   using Base::stride;
   using Base::words;
 
-  static constexpr int kLanes = 64;  // elements folded side by side, as in rows_cpu.h
   static constexpr i64 kRun = 2048;  // elements summed before their sums are
   static constexpr i64 kRows = 32;   // rows summed as computed before they are added to the sums
   static constexpr u64 kLine = 64;   // bytes of a cache line
@@ -112,15 +114,15 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   static auto terms_of(Indices<I...>)
       -> decltype(some<const Fn&>().terms(Step<S>(), some<const Row&>(), some<const Kept&>(),
                                           some<Value<In<I>>>()...));
-  template <int kWide, class Terms>
+  template <int kSide, class Terms>
   struct LanesOf;
-  template <int kWide, class... R>
-  struct LanesOf<kWide, Tuple<R...>> {
-    using type = Tuple<Lanes<R, kWide>...>;
+  template <int kSide, class... R>
+  struct LanesOf<kSide, Tuple<R...>> {
+    using type = Tuple<Lanes<R, kSide>...>;
     static constexpr bool rounds = (R::rounds || ...);
   };
 
-  template <int S, int kWide, int... I, int... T>
+  template <int S, int... I, int... T>
   MF_INLINE void step(Row& row, const Accesses& given, Indices<I...>, Indices<T...>) {
     using Terms = decltype(terms_of<S>(AllInputs()));
     using All = LanesOf<kWide, Terms>;
@@ -164,22 +166,22 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     if (in_runs) (get<T>(lanes).join(get<T>(runs)), ...);
     fn.fold(Step<S>(), row, Tuple(get<T>(lanes).found()...));
   }
-  template <class R, int kWide>
-  static MF_INLINE void fold_one(Lanes<R, kWide>& lanes, const R& term, i64 i, int lane,
+  template <class R, int kSide>
+  static MF_INLINE void fold_one(Lanes<R, kSide>& lanes, const R& term, i64 i, int lane,
                                  bool counts) {
     lanes.lane[lane] = R::joined(lanes.lane[lane], chosen(counts, R::of(term, i), R::none()));
   }
-  template <class R, int kWide>
+  template <class R>
   static MF_INLINE void flush(Lanes<R, kWide>& lanes, Lanes<R, kWide>& runs) {
     runs.join(lanes);
     lanes.clear();
   }
 
-  template <int S, int kWide>
+  template <int S>
   MF_INLINE void steps(Row& row, const Accesses& from) {
-    if constexpr (S > 0) steps<S - 1, kWide>(row, from);
+    if constexpr (S > 0) steps<S - 1>(row, from);
     using Terms = decltype(terms_of<S>(AllInputs()));
-    step<S, kWide>(row, from, AllInputs(), typename MakeIndices<Terms::count>::type());
+    step<S>(row, from, AllInputs(), typename MakeIndices<Terms::count>::type());
   }
 
   // ---- results
@@ -298,10 +300,7 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     place(at);
     const Accesses from = accesses(AllInputs());
     Row row{};
-    if (cols >= 4 * kLanes)
-      steps<Fn::steps - 1, kLanes>(row, from);
-    else  // not 16 lanes: GCC 12 unrolls loops of 16 and then fails to vectorise them
-      steps<Fn::steps - 1, 32>(row, from);
+    steps<Fn::steps - 1>(row, from);
     if constexpr (any_whole(AllOutputs())) finish(row, from, AllInputs(), AllOutputs());
     if constexpr (any_once(AllOutputs())) finish_row(row, from, AllInputs(), AllOutputs());
   }

@@ -41,6 +41,7 @@ def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
         wide_index=asked.wide_index,
         across=asked.across,
         short_rows=asked.short_rows,
+        long_rows=asked.long_rows,
         launch=launch,
     )
     source = generated.source(made)
