@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from megafuse.compiler import fuse
 from megafuse.compiler.fuzz import Argument, Program, check
 
 
@@ -87,6 +89,15 @@ def test_gradients_of_views(view: str, of: str) -> None:
     check(Program.of_source(source, [Argument("a0", "float32", ((4, 6),) * 2, requires_grad=True)]))
 
 
+def test_a_number_that_comes_with_the_call_beside_a_broadcast() -> None:
+    """torch's tracer failed with a message, and each number was compiled for."""
+    fused = fuse(torch.lerp)
+    x, y = torch.randn(5, 7), torch.randn(7)
+    for weight in (0.3, 0.9, -1.5):
+        torch.testing.assert_close(fused(x, y, weight), torch.lerp(x, y, weight))
+    assert len(fused.variants) == 1
+
+
 def test_a_view_and_its_copy() -> None:
     """The copy was returned for both."""
     source = """
@@ -135,7 +146,7 @@ ONE_LINERS = {
     ),
     "huber_loss of two dtypes": (  # torch's decomposition has another dtype
         "v0 = F.huber_loss(a0, a0.double() * 2, delta=0.7)",
-        Argument("a0", "float32", ((3, 7), (5, 2)), requires_grad=True),
+        Argument("a0", "float32", ((3, 7), (5, 2))),
     ),
     "the gradient of amin in 16 bits": (  # NaN: no element was equal to the smallest
         "v0 = (torch.sqrt(a0.abs() + 0.1) / max(a0.shape[1], 1)).amin(2)",

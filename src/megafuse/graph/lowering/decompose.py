@@ -67,6 +67,13 @@ def _addcdiv(x: Any, y: Any, z: Any, *, value: Any = 1) -> Any:
     return x + _times(y, value) / z
 
 
+def _lerp(x: Any, y: Any, weight: Any) -> Any:
+    """With such a number, torch's tracer takes only tensors of the same shape."""
+    if x.shape == y.shape:
+        return NotImplemented  # there is a rule for it
+    return aten.lerp.Scalar(*torch.broadcast_tensors(x, y), weight)
+
+
 def _times(x: Any, value: Any) -> Any:
     return x if isinstance(value, (int, float)) and value == 1 else x * value
 
@@ -89,6 +96,7 @@ def _log_sigmoid_forward(x: Any) -> Any:
 OWN: dict[Any, Callable[..., Any]] = {
     aten.addcmul.default: _addcmul,
     aten.addcdiv.default: _addcdiv,
+    aten.lerp.Scalar: _lerp,
     aten.huber_loss.default: _huber_loss,
     aten.log_sigmoid_forward.default: _log_sigmoid_forward,
 }
