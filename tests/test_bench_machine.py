@@ -90,7 +90,7 @@ def checkout(tmp_path, monkeypatch) -> Path:
     package.mkdir(parents=True)
     (package / "provenance.py").write_text("# this one\n")
     git(tmp_path / "repo", "init", "-q")
-    monkeypatch.setattr(machine, "__file__", str(package / "provenance.py"))
+    monkeypatch.setattr(provenance, "__file__", str(package / "provenance.py"))
     return tmp_path / "repo"
 
 
