@@ -26,14 +26,17 @@ def record(
     """Of the programs from `first` on, all of them."""
     assert sorted(outcomes) == list(range(first, first + len(outcomes)))
     verdicts = Counter(o.verdict for o in outcomes.values())
-    refused = Counter(general(o.message) for o in outcomes.values() if o.verdict == "refused")
+    refused: dict[str, list[int]] = {}
+    for at, outcome in sorted(outcomes.items()):
+        if outcome.verdict == "refused":
+            refused.setdefault(general(outcome.message), []).append(at)
     commit, changed = provenance.commit()
     return {
         "seed": seed,
         "first": first,
         "programs": len(outcomes),
         "right": verdicts["right"],
-        "refused": dict(refused.most_common()),
+        "refused": refused,
         "invalid": verdicts["invalid"],
         "failed": {
             str(at): f"{o.verdict}: {general(o.message)}"
@@ -63,11 +66,9 @@ def total(file: Path) -> str:
         for at in range(made["first"], made["first"] + made["programs"]):
             last[made["device"], made["seed"], at] = made
     failed = sum(str(at) in made["failed"] for (_, _, at), made in last.items())
-    whole = {id(made): made for made in last.values()}.values()
-    refused = sum(sum(made["refused"].values()) for made in whole)
-    share = refused / max(sum(made["programs"] for made in whole), 1)
-    commits = sorted({made["commit"][:12] for made in whole})
+    refused = sum(at in sum(made["refused"].values(), []) for (_, _, at), made in last.items())
+    commits = dict.fromkeys(made["commit"][:12] for made in last.values())
     return (
-        f"{len(last)} programs, {failed} of them failed, {share:.1%} refused; "
-        f"at {', '.join(commits)}"
+        f"{len(last)} programs: {failed} failed, {refused} ({refused / max(len(last), 1):.1%}) "
+        f"refused; at {', '.join(commits)}"
     )
