@@ -66,7 +66,10 @@ def total(file: Path) -> str:
         for at in range(made["first"], made["first"] + made["programs"]):
             last[made["device"], made["seed"], at] = made
     failed = sum(str(at) in made["failed"] for (_, _, at), made in last.items())
-    refused = sum(at in sum(made["refused"].values(), []) for (_, _, at), made in last.items())
+    refused = sum(
+        any(at in numbers for numbers in made["refused"].values())
+        for (_, _, at), made in last.items()
+    )
     commits = dict.fromkeys(made["commit"][:12] for made in last.values())
     return (
         f"{len(last)} programs: {failed} failed, {refused} ({refused / max(len(last), 1):.1%}) "
