@@ -157,7 +157,7 @@ def outcomes(first: int, verdicts: str) -> dict[int, Outcome]:
 
 
 def test_a_range_as_a_record() -> None:
-    made = record.record(3, 10, outcomes(10, "rrnnwr"), "cpu", 1.0)
+    made = record.record(3, 10, outcomes(10, "rrnnwr"))
     assert (made["seed"], made["first"], made["programs"], made["right"]) == (3, 10, 6, 3)
     assert made["refused"] == {"no #": [12, 13]}
     assert made["failed"] == {"14": "wrong: by #"}
@@ -168,7 +168,7 @@ def test_a_range_as_a_record() -> None:
 def test_records_add_up(tmp_path: Path) -> None:
     file = tmp_path / "fuzz.jsonl"
     for first, verdicts in ((0, "rrwr"), (4, "rrrn"), (2, "rr")):  # the third mended the first
-        record.append(file, record.record(0, first, outcomes(first, verdicts), "cpu", 1.0))
+        record.append(file, record.record(0, first, outcomes(first, verdicts)))
     assert record.total(file).startswith("8 programs: 0 failed, 1 (12.5%) refused; at ")
 
 

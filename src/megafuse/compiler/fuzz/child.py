@@ -18,7 +18,7 @@ from typing import Any
 from megafuse.compiler.fuzz.grammar import generate
 from megafuse.compiler.fuzz.program import Program
 from megafuse.compiler.fuzz.trial import Outcome, trial
-from megafuse.runtime import loader
+from megafuse.runtime import cpp, loader
 
 LONGEST = 300  # seconds that a program may take
 
@@ -28,10 +28,12 @@ class Child:
 
     def __init__(self, device: str = "cpu", cache: str | None = None, jobs: int = 1) -> None:
         self.device, self.cache, self.jobs = device, cache, jobs
+        self.hasty = False  # how the kernels are compiled (runtime/cpp.py)
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
 
-    def generated(self, seed: int, index: int) -> Outcome:
+    def generated(self, seed: int, index: int, hasty: bool = False) -> Outcome:
+        self.hasty = hasty
         return self._ask({"seed": seed, "index": index})
 
     def trial(self, program: Program) -> Outcome:
@@ -46,7 +48,8 @@ class Child:
     def _ask(self, question: dict[str, Any]) -> Outcome:
         process = self._process or self._started()
         assert process.stdin is not None
-        process.stdin.write(json.dumps(question | {"device": self.device}) + "\n")
+        question |= {"device": self.device, "hasty": self.hasty}
+        process.stdin.write(json.dumps(question) + "\n")
         process.stdin.flush()
         try:
             line = self._lines.get(timeout=LONGEST)
@@ -98,6 +101,7 @@ def serve() -> None:
     os.dup2(2, 1)  # whatever prints must not be taken for an answer
     for line in sys.stdin:
         question = json.loads(line)
+        cpp.compile_hastily(question["hasty"])
         if "program" in question:
             program = Program.of_json(question["program"])
         else:

@@ -21,9 +21,14 @@ from megafuse.runtime import provenance
 
 
 def record(
-    seed: int, first: int, outcomes: Mapping[int, Outcome], device: str, seconds: float
+    seed: int,
+    first: int,
+    outcomes: Mapping[int, Outcome],
+    device: str = "cpu",
+    every: int = 1,
+    seconds: float = 0.0,
 ) -> dict[str, Any]:
-    """Of the programs from `first` on, all of them."""
+    """Of the programs from `first` on, all of them; one in `every` had the users' flags."""
     assert sorted(outcomes) == list(range(first, first + len(outcomes)))
     verdicts = Counter(o.verdict for o in outcomes.values())
     refused: dict[str, list[int]] = {}
@@ -46,6 +51,7 @@ def record(
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "cpu": provenance.cpu_name(),
         "cores": os.cpu_count(),
+        "every": every,
         "seconds": round(seconds, 1),
         "commit": commit,
         "changed": changed,
