@@ -20,7 +20,7 @@ from megafuse.bench.row import Effort, Measurement
 from megafuse.bench.spec import Spec
 from megafuse.ops import OPS
 from megafuse.registry import Op
-from megafuse.runtime import fallback, loader
+from megafuse.runtime import fallback, loader, provenance
 
 
 @dataclass
@@ -47,7 +47,7 @@ def run(
     started = time.perf_counter()
     device = jobs[0].device
     watcher.doing("measuring what this machine can do at best")
-    load, (commit, changed) = machine.load(), machine.commit()
+    load, (commit, changed) = machine.load(), provenance.commit()
     roofs = roof.roofs(device, measure_roofs)
     measured = [Measurement(each, roofs) for each in jobs]
     rows: list[Row] = []
@@ -73,7 +73,7 @@ def run(
         commit=commit,
         changed=changed,
         machine=machine.about(device) | {"load": load},
-        versions=machine.versions(),
+        versions=provenance.versions(),
         roofs=roofs,
         rows=rows,
         seconds_taken=time.perf_counter() - started,

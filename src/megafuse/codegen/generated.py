@@ -14,6 +14,7 @@ from megafuse.codegen.variant import BYTES, STORAGE, Operand
 from megafuse.codegen.writer import wrapped
 
 SHORT = 63  # columns: kMost of kernels/graph_short_rows_cpu.h
+LONG = 256  # columns from which on 64 are folded side by side: kLeastLong of host/core/rows.h
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Generated:
     row_wise: bool = False
     rounds: bool = False  # after every primitive, as eager does
     short_rows: bool = False  # row-wise on the CPU: up to SHORT columns, many rows side by side
+    long_rows: bool = False  # row-wise on the CPU: from LONG columns on
     launch: RowLaunch | None = None  # row-wise on CUDA
     sums: str = ""  # pointwise with sums: the family, sum_columns, … (runtime/host/core/sums.h)
     double: bool = False  # whether terms of sums are
@@ -67,6 +69,7 @@ def generated(
     wide_index: bool = False,
     across: bool = False,
     short_rows: bool = False,
+    long_rows: bool = False,
     launch: RowLaunch | None = None,
     sums: str = "Float",
     sum_family: str = "",
@@ -98,6 +101,7 @@ def generated(
         row_wise=body.row_wise,
         rounds=body.rounds,
         short_rows=short_rows,
+        long_rows=long_rows,
         launch=launch,
         sums=sum_family,
         double=any(term.dtype == "Double" for term in summed),
@@ -150,8 +154,12 @@ def _kernel_type(kernel: Generated) -> str:
 
 def _cpu(kernel: Generated) -> str:
     across = str(kernel.across).lower()
-    rows = "GraphShortRowsCpu" if kernel.short_rows else "GraphRowsCpu"
-    driver = f"{rows}<Kernel>" if kernel.row_wise else f"PointwiseCpu<Kernel, {across}>"
+    driver = f"PointwiseCpu<Kernel, {across}>"
+    if kernel.row_wise:
+        wide = ", 64" if kernel.long_rows else ""
+        driver = f"GraphRowsCpu<Kernel{wide}>"
+    if kernel.short_rows:
+        driver = "GraphShortRowsCpu<Kernel>"
     if kernel.sums:
         driver = f"Sum{'Columns' if kernel.sums == 'sum_columns' else 'Rows'}Cpu<Kernel>"
     slot = ", slot" if kernel.row_wise or kernel.sums else ""

@@ -7,7 +7,10 @@
 
 namespace mf {
 
-template <class K>
+// kWide elements are folded side by side: 64 in long rows, as in rows_cpu.h, and 32 in others. (Not
+// 16: GCC 12 unrolls such loops and then fails to vectorise them.) Either is right for rows of any
+// length. A kernel has one of the two, since both would take twice as long to compile.
+template <class K, int kWide = 32>
 struct GraphRowsCpu : PointwiseCpu<K> {
   using Base = PointwiseCpu<K>;
   using Fn = typename K::Functor;
@@ -26,7 +29,6 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   using Base::stride;
   using Base::words;
 
-  static constexpr int kLanes = 64;  // elements folded side by side, as in rows_cpu.h
   static constexpr i64 kRun = 2048;  // elements summed before their sums are
   static constexpr i64 kRows = 32;   // rows summed as computed before they are added to the sums
   static constexpr u64 kLine = 64;   // bytes of a cache line
@@ -112,18 +114,20 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   static auto terms_of(Indices<I...>)
       -> decltype(some<const Fn&>().terms(Step<S>(), some<const Row&>(), some<const Kept&>(),
                                           some<Value<In<I>>>()...));
-  template <int kWide, class Terms>
+  template <int kSide, class Terms>
   struct LanesOf;
-  template <int kWide, class... R>
-  struct LanesOf<kWide, Tuple<R...>> {
-    using type = Tuple<Lanes<R, kWide>...>;
+  template <int kSide, class... R>
+  struct LanesOf<kSide, Tuple<R...>> {
+    using type = Tuple<Lanes<R, kSide>...>;
     static constexpr bool rounds = (R::rounds || ...);
   };
 
-  template <int S, int kWide, int... I, int... T>
+  template <int S, int... I, int... T>
   MF_INLINE void step(Row& row, const Accesses& given, Indices<I...>, Indices<T...>) {
     using Terms = decltype(terms_of<S>(AllInputs()));
-    using All = LanesOf<kWide, Terms>;
+    // Two reductions of 64 lanes do not fit 32 registers of four floats.
+    constexpr int kSide = Terms::count > 1 && kWide > 32 ? 32 : kWide;
+    using All = LanesOf<kSide, Terms>;
     typename All::type lanes, runs;
     (get<T>(lanes).clear(), ...);
     const i64 n = cols;
@@ -144,19 +148,19 @@ struct GraphRowsCpu : PointwiseCpu<K> {
       (fold_one(get<T>(lanes), get<T>(terms), i, lane, counts), ...);
     };
     i64 done = 0;
-    while (done + kWide <= n) {
+    while (done + kSide <= n) {
       const i64 last = in_runs && done + kRun < n ? done + kRun : n;
-      for (; done + kWide <= last; done += kWide) {
+      for (; done + kSide <= last; done += kSide) {
         MF_VECTOR_LOOP
-        for (int lane = 0; lane < kWide; ++lane) fold(done + lane, lane, true);
+        for (int lane = 0; lane < kSide; ++lane) fold(done + lane, lane, true);
       }
       if (in_runs) (flush(get<T>(lanes), get<T>(runs)), ...);
     }
     const int rest = int(n - done);
     if (done > 0 && rest % 16) {
-      // A loop over the rest would end in scalars: the last kWide, of which only the rest counts.
+      // A loop over the rest would end in scalars: the last kSide, of which only the rest counts.
       MF_VECTOR_LOOP
-      for (int lane = 0; lane < kWide; ++lane) fold(n - kWide + lane, lane, lane >= kWide - rest);
+      for (int lane = 0; lane < kSide; ++lane) fold(n - kSide + lane, lane, lane >= kSide - rest);
     } else {
       MF_VECTOR_LOOP
       for (int lane = 0; lane < rest; ++lane) fold(done + lane, lane, true);
@@ -164,24 +168,22 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     if (in_runs) (get<T>(lanes).join(get<T>(runs)), ...);
     fn.fold(Step<S>(), row, Tuple(get<T>(lanes).found()...));
   }
-  template <class R, int kWide>
-  static MF_INLINE void fold_one(Lanes<R, kWide>& lanes, const R& term, i64 i, int lane,
+  template <class R, int kSide>
+  static MF_INLINE void fold_one(Lanes<R, kSide>& lanes, const R& term, i64 i, int lane,
                                  bool counts) {
     lanes.lane[lane] = R::joined(lanes.lane[lane], chosen(counts, R::of(term, i), R::none()));
   }
-  template <class R, int kWide>
-  static MF_INLINE void flush(Lanes<R, kWide>& lanes, Lanes<R, kWide>& runs) {
+  template <class R, int kSide>
+  static MF_INLINE void flush(Lanes<R, kSide>& lanes, Lanes<R, kSide>& runs) {
     runs.join(lanes);
     lanes.clear();
   }
 
-  template <int S, int kWide>
+  template <int S>
   MF_INLINE void steps(Row& row, const Accesses& from) {
-    if constexpr (S > 0) steps<S - 1, kWide>(row, from);
+    if constexpr (S > 0) steps<S - 1>(row, from);
     using Terms = decltype(terms_of<S>(AllInputs()));
-    // Two reductions of 64 lanes do not fit 32 registers of four floats.
-    constexpr int kFit = Terms::count > 1 && kWide > 32 ? 32 : kWide;
-    step<S, kFit>(row, from, AllInputs(), typename MakeIndices<Terms::count>::type());
+    step<S>(row, from, AllInputs(), typename MakeIndices<Terms::count>::type());
   }
 
   // ---- results
@@ -300,10 +302,7 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     place(at);
     const Accesses from = accesses(AllInputs());
     Row row{};
-    if (cols >= 4 * kLanes)
-      steps<Fn::steps - 1, kLanes>(row, from);
-    else  // not 16 lanes: GCC 12 unrolls loops of 16 and then fails to vectorise them
-      steps<Fn::steps - 1, 32>(row, from);
+    steps<Fn::steps - 1>(row, from);
     if constexpr (any_whole(AllOutputs())) finish(row, from, AllInputs(), AllOutputs());
     if constexpr (any_once(AllOutputs())) finish_row(row, from, AllInputs(), AllOutputs());
   }

@@ -42,6 +42,7 @@ def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
         wide_index=asked.wide_index,
         across=asked.across,
         short_rows=asked.short_rows,
+        long_rows=asked.long_rows,
         launch=launch,
         sums=sums,
         sum_family=asked.family if asked.family.startswith("sum_") else "",

@@ -195,9 +195,10 @@ class RowPlan {
 
   Launch on_cpu(at::ArrayRef<uint64_t> random) {
     // Generated ones have a driver of their own for short rows (kernels/graph_short_rows_cpu.h).
-    constexpr int64_t kMostGenerated = 63;
+    constexpr int64_t kMostGenerated = 63, kLeastLong = 256;
     request_.short_rows =
         request_.generated ? cols() <= kMostGenerated : side_by_side(cols(), request_.family);
+    request_.long_rows = request_.generated && cols() >= kLeastLong;
     const Compiled kernel = find_kernel(request_, space_);
     const int64_t threads = at::get_num_threads();
     partial_sums(threads);
