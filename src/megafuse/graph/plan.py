@@ -82,7 +82,9 @@ class Kernel:
 
     @property
     def writes(self) -> list[Buffer]:
-        return [o.buffer for o in (*self.outputs, *self.row_outputs) if o.buffer is not None]
+        """Each once: pieces of one are outputs of their own."""
+        outputs = (*self.outputs, *self.row_outputs)
+        return list(dict.fromkeys(o.buffer for o in outputs if o.buffer is not None))
 
 
 @dataclass
