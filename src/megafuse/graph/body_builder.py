@@ -229,6 +229,7 @@ class BodyBuilder:
             tuple(strides),
             mask,
             otherwise,
+            self.index.run(at) if mask is None else None,
             dtype=dtype,
             name=name,
         )

@@ -157,7 +157,7 @@ class _Description:
         return made
 
     def kernel(self, step: Kernel) -> dict[str, Any]:
-        text = definition(step.body)
+        text = definition(step.body, runs=True)
         functor = f"{step.body.name}_{cache.key('functor', text)[:16]}"
         generated.declare(functor, step.body)
         outputs = [
