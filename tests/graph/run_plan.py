@@ -18,6 +18,7 @@ from megafuse.graph.body_builder import DTYPES
 from megafuse.graph.evaluate import evaluated
 from megafuse.graph.interpret import evaluate_prim
 from megafuse.graph.ir import Graph, Number
+from megafuse.graph.multiples import told
 from megafuse.graph.plan import Address, Buffer, Call, Kernel, Operand, Plan, Tensor
 
 NAMES = {name: dtype for dtype, name in DTYPES.items()}
@@ -55,8 +56,9 @@ class _Run:
                 self.call(step)
 
     def bind(self, size: Any, real: Any) -> None:
-        if isinstance(size, sympy.Symbol):
-            self.symbols.setdefault(size, real)
+        found = told(size)
+        if found is not None:
+            self.symbols.setdefault(found[0], real if found[1] == 1 else real // found[1])
 
     def int(self, size: Any) -> int:
         return int(evaluated(size, self.symbols))

@@ -26,6 +26,7 @@ from megafuse.compiler.recomputed import recomputed
 from megafuse.compiler.source import call_reads, label, read_buffers
 from megafuse.graph.errors import CaptureError
 from megafuse.graph.ir import Graph, Input, Number, Reduce
+from megafuse.graph.multiples import told
 from megafuse.graph.plan import Buffer, Call, Cut, Kernel, Plan
 
 Symbols = dict[sympy.Symbol, Any]
@@ -233,7 +234,8 @@ def _symbols(graph: Graph, leaves: Sequence[Any]) -> Symbols:
             pairs = [*zip(value.shape, leaf.shape, strict=True)]
             pairs += [*zip(value.strides, leaf.stride(), strict=True)]
             pairs.append((value.offset, leaf.storage_offset()))
-        found.update((s, n) for s, n in pairs if isinstance(s, sympy.Symbol))
+        tells = ((told(size), number) for size, number in pairs)
+        found.update((t[0], n if t[1] == 1 else n // t[1]) for t, n in tells if t is not None)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import sympy
@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.functions import FloorDiv
 
-Symbols = dict[sympy.Symbol, sympy.Symbol]
+from megafuse.graph.multiples import Symbols, told
 
 
 def symbols_of(stand_ins: Sequence[Any]) -> Symbols:
@@ -46,7 +46,8 @@ def guards_of(shapes: ShapeEnv, symbols: Symbols) -> tuple[sympy.Basic, ...]:
     for symbol, ours in symbols.items():
         bounds = shapes.var_to_range.get(symbol)
         if bounds is not None and symbol.is_integer and bounds.lower.is_Integer:
-            least[ours] = bounds.lower
+            name, times = told(ours) or (ours, 1)
+            least[name] = sympy.ceiling(bounds.lower / times)
     found = [sympy.Ge(symbol, low, evaluate=False) for symbol, low in least.items()]
     equal: Equal = {}
     for guard in shapes.guards:
@@ -96,6 +97,18 @@ def equalities(guards: Sequence[sympy.Basic]) -> Equal:
         if not other.has(one) and not one.is_Integer:
             equal[one] = other
     return equal
+
+
+def checked(
+    guards: Sequence[sympy.Basic], numbers: Collection[sympy.Symbol]
+) -> tuple[sympy.Basic, ...]:
+    """The guards over the symbols that the lowered arguments still show. Of a size that was
+    replaced they show what it is equal to, and the host holds that against the call's. `numbers`
+    are shown as they were."""
+    known = equalities(guards).items()
+    equal = {one: other for one, other in known if one.is_Symbol and one not in numbers}
+    simple = (simpler(guard, equal) for guard in guards)
+    return tuple(guard for guard in simple if guard is not sympy.true)
 
 
 def simpler(expr: sympy.Expr, equal: Equal) -> sympy.Expr:

@@ -61,7 +61,7 @@ class _Partition:
         self._store_what_others_read()
         self.tensors: dict[Value, Tensor] = {}
         self.arguments = self._arguments()
-        self.kernels = Kernels(name, rounds, self.tensors)
+        self.kernels = Kernels(name, rounds, device, self.tensors)
 
     # What is stored
 

@@ -85,8 +85,9 @@ class Kernel:
 
     @property
     def writes(self) -> list[Buffer]:
-        written = (*self.outputs, *self.sums, *self.row_outputs)
-        return [o.buffer for o in written if o.buffer is not None]
+        """Each once: pieces of one are outputs of their own."""
+        outputs = (*self.outputs, *self.sums, *self.row_outputs)
+        return list(dict.fromkeys(o.buffer for o in outputs if o.buffer is not None))
 
 
 @dataclass

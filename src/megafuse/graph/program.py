@@ -13,7 +13,9 @@ import torch
 
 from megafuse.codegen.body import Scalar, terms
 from megafuse.codegen.functor import definition
+from megafuse.graph.guards import checked
 from megafuse.graph.ir import Graph, Input, Number, Size
+from megafuse.graph.multiples import told
 from megafuse.graph.plan import Address, Buffer, Call, Kernel, Operand, Plan, Tensor
 from megafuse.graph.symbols import Code
 from megafuse.runtime import cache, generated
@@ -51,7 +53,9 @@ class _Description:
         self.plan, self.graph, self.device, self.name = plan, graph, device, name
         self.code = Code()
         self.numbers: dict[Buffer, int] = {}
-        self.guards = self.checks() + [self.code.slot(guard) for guard in guards]
+        known = [told(value.symbol) for value in graph.inputs if isinstance(value, Number)]
+        left = checked(guards, [found[0] for found in known if found is not None])
+        self.guards = self.checks() + [self.code.slot(guard) for guard in left]
 
     def program(self) -> dict[str, Any]:
         arguments = [-1 if b is None else self.number(b) for b in self.plan.arguments]
@@ -97,8 +101,9 @@ class _Description:
                 if isinstance(value.offset, sympy.Symbol):
                     shown.append((value.offset, self.code.load("offset", at)))
         for size, slot in (*shown, *idle):
-            if isinstance(size, sympy.Symbol) and not self.code.knows(size):
-                self.code.define(size, slot)
+            found = told(size)
+            if found is not None and not self.code.knows(found[0]):
+                self.code.define(found[0], self.code.divided(slot, found[1]))
         compared = [(self.code.slot(size), slot) for size, slot in shown]
         return [self.code.equal(a, b) for a, b in compared if a != b]
 
@@ -151,7 +156,7 @@ class _Description:
         return made
 
     def kernel(self, step: Kernel) -> dict[str, Any]:
-        text = definition(step.body)
+        text = definition(step.body, runs=True)
         functor = f"{step.body.name}_{cache.key('functor', text)[:16]}"
         generated.declare(functor, step.body)
         outputs = [

@@ -16,10 +16,24 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   using Fn = typename K::Functor;
   using Row = typename Fn::Row;
   using Kept = typename Fn::Kept;
-  using typename Base::AllInputs;
   using typename Base::AllOutputs;
+  // The inputs, then the loads that are done in runs: those lie in a buffer, one after the other.
+  using GivenInputs = typename Base::AllInputs;
+  using AllInputs = typename MakeIndices<K::inputs + Fn::runs>::type;
+  using Runs = typename MakeIndices<Fn::runs>::type;
+  template <class G, int R, int... I>  // G is Fn, which may have no loads
+  static auto loaded(Indices<I...>) -> decltype(some<const G&>().load(
+      Run<R>(), some<typename Base::template Value<typename Base::template In<I>>>()...));
+  template <int I, bool kRun>
+  struct InputOf {
+    using type = typename Base::template In<I>;
+  };
   template <int I>
-  using In = typename Base::template In<I>;
+  struct InputOf<I, true> {
+    using type = Operand<decltype(loaded<Fn, I - K::inputs>(GivenInputs())), 'c'>;
+  };
+  template <int I>
+  using In = typename InputOf<I, (I >= K::inputs)>::type;
   template <int O>
   using Out = typename Base::template Out<O>;
   template <class Op>
@@ -36,7 +50,8 @@ struct GraphRowsCpu : PointwiseCpu<K> {
 
   i64 slot, cols;
   void* allocated;
-  u64 buffer;  // what is kept of the row, then its float16 inputs as floats, then sums over rows
+  u64 buffer;  // what is kept of the row, its float16 inputs as floats, loads in runs, sums over
+               // rows
   u64 widened[K::inputs + 1] = {};  // where those came from
 
   // `slot` is this thread's row of partial sums, for what is summed over rows.
@@ -50,9 +65,10 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   static MF_INLINE u64 lines(u64 bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
   MF_INLINE u64 inputs_at() const { return has_kept ? lines(cols * sizeof(Kept)) : 0; }
-  MF_INLINE u64 sums_at() const {
+  MF_INLINE u64 runs_at() const {
     return inputs_at() + (Base::staged ? K::inputs * lines(cols * sizeof(float)) : 0);
   }
+  MF_INLINE u64 sums_at() const { return runs_at() + Fn::runs * sums_bytes(); }
   MF_INLINE u64 sums_bytes() const { return lines(cols * sizeof(double)); }
 
   // ---- the operands of a row
@@ -89,9 +105,27 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     using type = Tuple<Access<In<I>>...>;
   };
   using Accesses = typename AccessesOf<AllInputs>::type;
-  template <int... I>
-  MF_INLINE Accesses accesses(Indices<I...>) {
-    return Accesses(access<I>()...);
+  template <int... I, int... R>
+  MF_INLINE Accesses accesses(Indices<I...>, Indices<R...>) {
+    return Accesses(access<I>()..., access_run<R>(GivenInputs())...);
+  }
+  template <int R, int... I>
+  MF_INLINE Access<In<K::inputs + R>> access_run(Indices<I...>) {
+    using T = typename In<K::inputs + R>::T;
+    const auto fn = functor;
+    const u64 base = buffer + runs_at() + R * sums_bytes();
+    const i64 step = stride(K::outputs + Fn::run_along[R], 0);
+    const Tuple<Access<In<I>>...> from(access<I>()...);
+    T* const to = reinterpret_cast<T*>(base);
+    for (i64 i = 0; i < cols;) {
+      const T value = fn.load(Run<R>(), read<In<I>>(get<I>(from), i)...);
+      const i64 left = fn.left(Run<R>(), read<In<I>>(get<I>(from), i)...);
+      i64 n = step > 0 ? (left + step - 1) / step : 1;
+      n = n < 1 ? 1 : n < cols - i ? n : cols - i;
+      for (i64 k = 0; k < n; ++k) to[i + k] = value;
+      i += n;
+    }
+    return {base, 1, T()};
   }
 
   MF_INLINE void place(i64 row) {
@@ -300,7 +334,7 @@ struct GraphRowsCpu : PointwiseCpu<K> {
 
   void row(i64 at) {
     place(at);
-    const Accesses from = accesses(AllInputs());
+    const Accesses from = accesses(GivenInputs(), Runs());
     Row row{};
     steps<Fn::steps - 1>(row, from);
     if constexpr (any_whole(AllOutputs())) finish(row, from, AllInputs(), AllOutputs());
