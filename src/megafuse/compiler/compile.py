@@ -18,6 +18,7 @@ from megafuse.compiler.fused import Rounding
 from megafuse.compiler.labels import name_inputs
 from megafuse.graph.capture import Captured, capture
 from megafuse.graph.clean import clean
+from megafuse.graph.guards import over_inputs
 from megafuse.graph.ir import Graph
 from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
@@ -132,7 +133,7 @@ def _described(
     structure, unflatten = _structure(captured.out_spec)
     return {
         "leaves": [_expected(argument) for argument in captured.arguments],
-        "forward": describe(forward[1], forward[0], captured.guards, device, name),
+        "forward": describe(forward[1], forward[0], over_inputs(captured.guards), device, name),
         "backward": backward and describe(backward[1], backward[0], (), device, f"{name}_backward"),
         "returned": [
             ("fixed" if returned.kind == "fixed" else "result", returned.value)
