@@ -13,6 +13,7 @@ from megafuse import cli
 from megafuse.bench import fuse_suite, roof, timing
 from megafuse.bench.model_cases import CASES, KI, MI, SIZES
 from megafuse.bench.result import Roofs, read
+from megafuse.compiler import fuse
 from megafuse.runtime import cpp
 
 
@@ -106,3 +107,8 @@ def test_it_ends_when_its_seconds_are_over(
 def test_mistakes_are_said(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "--suite", "fuse", "--device", "cpu", *given]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_function_that_is_not_fused_is_named() -> None:
+    (said,) = fuse_suite._remarks(fuse(lambda n: torch.arange(3) * n), [2.0])
+    assert said.startswith("fuse: not fused, it ran as it is: its tensors must be on one device")

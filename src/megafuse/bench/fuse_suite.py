@@ -113,12 +113,12 @@ def _built_in(device: str) -> Function:
 
 
 def _remarks(fused: Fused, args: list[Any]) -> list[str]:
-    """Where not everything was fused, what was not."""
-    found = fused.explain(*args)
-    if found.not_fused:
-        return [f"fuse: not fused, it ran as it is: {found.not_fused.splitlines()[0]}"]
-    passes = [each for each in (found.forward, found.backward) if each is not None]
-    library = [step.name for each in passes for step in each.steps if step.kind == "library"]
+    """Where not everything was fused, what was not. The arguments are for a function that never
+    was, to find out why."""
+    if not fused.variants:
+        why = fused.explain(*args).not_fused or "it failed before it was compiled"
+        return [f"fuse: not fused, it ran as it is: {why.splitlines()[0]}"]
+    library = fused.variants[0].library
     counted = [f"{name} ({library.count(name)}×)" for name in dict.fromkeys(library)]
     return [f"fuse: by the library: {', '.join(counted)}"] if library else []
 
