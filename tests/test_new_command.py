@@ -35,6 +35,14 @@ def passed(x, y):
     return x * 3 + y
 
 
+def both(x, y):
+    return x + y
+
+
+def turned(x, y):
+    return x.t() * y
+
+
 def mean_of(x):
     return x / x.sum(-1, keepdim=True)
 
@@ -114,6 +122,9 @@ def test_a_gradient_that_is_passed_through(checkout: Path) -> None:
     assert new(checkout, "triple_add", "passed") == 0
     header = (checkout / "src/megafuse/kernels/triple_add.h").read_text(encoding="utf-8")
     assert "return {grad * F(3.0), grad};" in header
+    assert new(checkout, "add_both", "both") == 0
+    header = (checkout / "src/megafuse/kernels/add_both.h").read_text(encoding="utf-8")
+    assert "Pack<F, 2> operator()(F grad, F, F) const {\n    return {grad, grad};" in header
 
 
 @pytest.mark.parametrize(
@@ -127,6 +138,7 @@ def test_a_gradient_that_is_passed_through(checkout: Path) -> None:
         ("soft_gate", "gone", "has no attribute 'gone'"),
         ("soft_gate", "product", "takes 2 steps (aten.mm.default"),
         ("soft_gate", "mean_of", "goes row by row"),
+        ("soft_gate", "turned", "depends on where an element is"),
         ("soft_gate", "pair", "returns more than one tensor"),
         ("soft_gate", "positive", "its result is no float"),
         ("soft_gate", "helped", "uses passed, which is neither an argument"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import keyword
 import re
 import sys
@@ -96,7 +97,7 @@ def _refuse_name(name: str, checkout: Path) -> None:
     ]
     if there:
         raise Refused(f"there is {there[0].relative_to(checkout)} already: choose another name")
-    if name in megafuse.OPS or name in dir(megafuse):
+    if name in megafuse.OPS or hasattr(megafuse, name):
         raise Refused(f"megafuse.{name} is something already: choose another name")
 
 
@@ -128,5 +129,6 @@ def _write(made: dict[str, str], checkout: Path) -> None:
             place.write_text(text, encoding="utf-8")
     except OSError as error:
         for place in places:
-            place.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                place.unlink()
         raise Refused(f"cannot write {error.filename}: {error.strerror}") from None

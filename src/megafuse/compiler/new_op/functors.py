@@ -22,7 +22,10 @@ from megafuse.compiler.new_op.read import Refused, Written
 from megafuse.graph.errors import CaptureError
 from megafuse.graph.plan import Kernel, Plan, Tensor
 
-_SHAPE = (5, 6)  # that nothing broadcasts in: an op's tensors broadcast without its functor's help
+# Of all tensors: an op's arguments broadcast without its functor's help. Square, so that a matrix
+# product is found to be one, and not to be an error.
+_SHAPE = (6, 6)
+GRADIENT = "its gradient"
 _LITERAL = re.compile(r"(?<![\w.])(\d+\.?\d*(?:e[+-]?\d+)?)f\b")
 
 
@@ -34,7 +37,7 @@ def bodies(written: Written) -> tuple[Body, Body]:
     if len(forward.outputs) != 1:
         raise Refused(f"{written.function.__name__} returns more than one tensor")
     pulled = _pulled(written, args)
-    backward = _body(pulled, "its gradient", [torch.rand(_SHAPE), *args], ["grad", *names])
+    backward = _body(pulled, GRADIENT, [torch.rand(_SHAPE), *args], ["grad", *names])
     for term in terms(backward):  # it has no lines and names of the user's
         term.line = None
         term.name = term.name if isinstance(term, Loaded) else None
@@ -67,12 +70,17 @@ def _body(
         plan = compiled(function, args, {}, "fused").forward[1]
     except (NotFused, CaptureError) as error:
         raise Refused(f"{called} cannot be fused: {error}") from None
+    except Exception as error:  # the function's own: it may not take tensors of one shape
+        raise Refused(f"{called}, with {_SHAPE} tensors: {type(error).__name__}: {error}") from None
+    if not plan.steps and called == GRADIENT:  # of x + y, say: all are the incoming one
+        passed = [_result(result, None, names) for result in plan.outputs]
+        return Body(called, ("Float",) * len(names), tuple(passed))
     kernel = _only(plan, called)
     body = kernel.body
     for term in terms(body):
         if isinstance(term, Loaded):
             buffer = kernel.inputs[term.operand].buffer
-            if buffer is None or buffer.argument is None:
+            if buffer is None or buffer.argument is None or not _in_place(kernel, term.operand):
                 raise Refused(f"{called} depends on where an element is: no pointwise op does")
             term.name, term.operand = names[buffer.argument], buffer.argument
     body.inputs = ("Float",) * len(names)
@@ -80,12 +88,19 @@ def _body(
     return body
 
 
-def _result(result: Any, kernel: Kernel, names: Sequence[str]) -> Term:
+def _in_place(kernel: Kernel, operand: int) -> bool:
+    """Whether each element is read where the result has it: not transposed, say."""
+    read = kernel.inputs[operand]
+    return read.buffer is not None and read.strides == read.buffer.strides and read.offset == 0
+
+
+def _result(result: Any, kernel: Kernel | None, names: Sequence[str]) -> Term:
     """In the function's order, which need not be the kernel's; it may be an argument as it is."""
     assert isinstance(result, Tensor)
     place = result.buffer.argument
     if place is not None:
         return Loaded(place, dtype="Float", name=names[place])
+    assert kernel is not None
     return kernel.body.outputs[[o.buffer for o in kernel.outputs].index(result.buffer)]
 
 
