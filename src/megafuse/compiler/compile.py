@@ -21,7 +21,7 @@ from megafuse.graph.clean import clean
 from megafuse.graph.ir import Graph
 from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
-from megafuse.graph.plan import Plan
+from megafuse.graph.plan import Call, Plan
 from megafuse.graph.program import describe
 
 
@@ -41,6 +41,12 @@ class Compiled:
     forward: tuple[Graph, Plan]
     backward: tuple[Graph, Plan] | None
     description: dict[str, Any]
+
+    @property
+    def library(self) -> list[str]:
+        """What is left to the library: the operations, forward and backward."""
+        plans = [self.forward[1], *([self.backward[1]] if self.backward else [])]
+        return [str(s.target) for plan in plans for s in plan.steps if isinstance(s, Call)]
 
 
 def compiled(

@@ -79,6 +79,7 @@ def _implied(guard: sympy.Basic, least: dict[sympy.Symbol, sympy.Expr]) -> bool:
 
 
 Equal = dict[sympy.Expr, sympy.Expr]
+_STEPS = 4  # that replacements are followed
 
 
 def equalities(guards: Sequence[sympy.Basic]) -> Equal:
@@ -94,8 +95,11 @@ def equalities(guards: Sequence[sympy.Basic]) -> Equal:
             one, other = other, one  # the simple side replaces the other
         if one.is_Symbol or (other.is_Symbol and not one.has(FloorDiv)):
             one, other = other, one  # but a symbol is replaced with what it is made of
+        if other.has(one):
+            one, other = other, one  # s1 − s1//2 with s1//2, Min(s0, s1) with s0
         if not other.has(one) and not one.is_Integer:
-            equal[one] = other
+            more = {**equal, one: other}
+            equal = equal if _circular(more) else more
     return equal
 
 
@@ -111,9 +115,21 @@ def checked(
     return tuple(guard for guard in simple if guard is not sympy.true)
 
 
+def _circular(equal: Equal) -> bool:
+    """Whether a replacement leads back to what it replaces, by way of others."""
+    for one, expr in equal.items():
+        for _ in range(_STEPS):
+            expr, before = expr.xreplace(equal), expr
+            if expr == before:
+                break
+            if expr.has(one):
+                return True
+    return False
+
+
 def simpler(expr: sympy.Expr, equal: Equal) -> sympy.Expr:
     """The same size, with what is known to be equal replaced."""
-    for _ in range(4):  # one may lead to the next
+    for _ in range(_STEPS):  # one may lead to the next
         expr, before = expr.xreplace(equal), expr
         if expr == before:
             break
