@@ -10,8 +10,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "fibers.h"
 #include "emulated.h"
+#include "fibers.h"
 
 namespace emulator {
 
@@ -81,15 +81,15 @@ class Block {
   uint32_t shuffle(uint32_t mask, uint32_t value, unsigned from) {
     const unsigned thread = current_->index.x, lane = thread % 32, first = thread - lane;
     Warp& warp = warps_[thread / 32];
+    if (!(mask >> lane & 1) || !(mask >> from & 1)) {
+      fail("a shuffle by or from a lane that is not in its mask");
+      return 0;
+    }
     for (unsigned l = 0; l < 32; ++l)
       if (mask >> l & 1 && (first + l >= count_ || threads_[first + l]->state == State::kDone)) {
         fail("a shuffle waits for lane " + std::to_string(l) + " of its warp, which is not there");
         return 0;
       }
-    if (!(mask >> lane & 1) || !(mask >> from & 1)) {
-      fail("a shuffle reads from a lane that is not in its mask");
-      return 0;
-    }
     if (warp.waiting && warp.mask != mask) {
       fail("lanes of a warp shuffle with different masks");
       return 0;

@@ -19,12 +19,16 @@ GROUPS: dict[str, list[Case]] = {}
 
 @dataclass(frozen=True)
 class Case:
-    """`draw` makes the arguments, on the CPU; floats get gradients where `gradients`."""
+    """`draw` makes the arguments, on the CPU; floats get gradients where `gradients`.
+
+    `apart`: elements from one row to the next on the GPU, so that offsets need 64 bits.
+    """
 
     name: str
     function: Callable[..., Any]
     draw: Callable[[], tuple[Any, ...]]
     gradients: bool = False
+    apart: int = 0
 
 
 def add(
@@ -33,11 +37,13 @@ def add(
     function: Callable[..., Any],
     *draws: Callable[[], tuple[Any, ...]],
     gradients: bool = False,
+    apart: int = 0,
 ) -> None:
     """The function as one case for each way to draw its arguments."""
     made = GROUPS.setdefault(group, [])
     for i, draw in enumerate(draws):
-        made.append(Case(name if len(draws) == 1 else f"{name}-{i}", function, draw, gradients))
+        label = name if len(draws) == 1 else f"{name}-{i}"
+        made.append(Case(label, function, draw, gradients, apart))
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -70,8 +76,16 @@ add("pointwise", "bias", SWISH, sized((9, 64), (64,)), sized((9, 61), (61,)))
 add("pointwise", "column", SWISH, sized((9, 64), (9, 1)), sized((17, 3, 5), (17, 1, 5)))
 add("pointwise", "both", SWISH, sized((64, 1), (1, 48)), sized((5, 1), (1, 7)))
 add("pointwise", "one", SWISH, sized((), (40,)), sized((), ()))
-add("pointwise", "half", SWISH, sized((13, 72), (72,), dtype=HALF), sized((4099,), (1,), dtype=HALF))
-add("pointwise", "bf16", SWISH, sized((13, 72), (72,), dtype=BF16), sized((5, 33), (33,), dtype=BF16))
+add(
+    "pointwise", "half", SWISH, sized((13, 72), (72,), dtype=HALF), sized((4099,), (1,), dtype=HALF)
+)
+add(
+    "pointwise",
+    "bf16",
+    SWISH,
+    sized((13, 72), (72,), dtype=BF16),
+    sized((5, 33), (33,), dtype=BF16),
+)
 add("pointwise", "double", SWISH, sized((13, 6), (6,), dtype=DOUBLE))
 add(
     "pointwise",
@@ -98,7 +112,9 @@ add(
     lambda: (normal(1, 20).expand(6, 20), normal(6, 1).expand(6, 20)),
     lambda: (normal(3, 4, 5, 6).permute(3, 1, 0, 2), normal(6, 4, 3, 5)),
 )
-add("pointwise", "two_results", lambda x, y: (x.exp() * y, (x > y), x.long()), sized((5, 36), (36,)))
+add(
+    "pointwise", "two_results", lambda x, y: (x.exp() * y, (x > y), x.long()), sized((5, 36), (36,))
+)
 
 # ---- where, cat, pad, slices, indices
 
@@ -112,14 +128,21 @@ add(
 add(
     "places",
     "rope",
-    lambda x, c, s: x * c + torch.cat([-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]], -1) * s,
+    lambda x, c, s: (
+        x * c + torch.cat([-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]], -1) * s
+    ),
     sized((2, 3, 4, 16), (4, 16), (4, 16)),
     sized((2, 3, 4, 10), (4, 10), (4, 10), dtype=BF16),
 )
 add("places", "pad", lambda x: F.pad(x * 2, (1, 2, 0, 3), value=0.5), sized((6, 13)), sized((4, 8)))
 add("places", "slices", lambda x: x[1:, 2:-1] * x[:-1, 1:-2], sized((8, 35)))
 add("places", "flip", lambda x: x.flip(-1).roll(3, 0) + x, sized((8, 20)))
-add("places", "where", lambda x: torch.where(x > 0, x, x.exp() - 1).masked_fill(x > 1, 7.0), sized((5, 77)))
+add(
+    "places",
+    "where",
+    lambda x: torch.where(x > 0, x, x.exp() - 1).masked_fill(x > 1, 7.0),
+    sized((5, 77)),
+)
 add("places", "tril", lambda x: x.tril(1) - x.triu(2), sized((3, 17, 17)))
 add("places", "arange", lambda x: x * torch.arange(x.shape[-1], device=x.device), sized((5, 31)))
 add(
@@ -171,10 +194,11 @@ add(
 
 # ---- rows: a few threads, a warp, a block, more than a block holds
 
+SOFTMAX = lambda x: x.softmax(-1)  # noqa: E731
 COLS = (1, 2, 5, 8, 31, 64, 100, 513, 1024, 3000, 4096)
-add("rows", "softmax", lambda x: x.softmax(-1), *[sized((5, n)) for n in COLS])
-add("rows", "many", lambda x: x.softmax(-1), sized((1500, 3)), sized((300, 40)), sized((70, 256)))
-add("rows", "one", lambda x: x.softmax(-1), sized((1, 1000)), sized((777,)))
+add("rows", "softmax", SOFTMAX, *[sized((5, n)) for n in COLS])
+add("rows", "many", SOFTMAX, sized((1500, 3)), sized((300, 40)), sized((70, 256)))
+add("rows", "one", SOFTMAX, sized((1, 1000)), sized((777,)))
 NORM = lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b)  # noqa: E731
 add("rows", "layer_norm", NORM, *[sized((6, n), (n,), (n,)) for n in (4, 37, 768, 2500)])
 add("rows", "layer_norm_bf16", NORM, *[sized((6, n), (n,), (n,), dtype=BF16) for n in (8, 37, 768)])
@@ -197,12 +221,27 @@ add(
     lambda: (normal(1, 50).expand(7, 50),),
 )
 GATED = lambda x, g, w: (  # noqa: E731
-    x * torch.sigmoid(g) * torch.rsqrt((x * torch.sigmoid(g)).square().mean(-1, keepdim=True) + 1e-6) * w
+    x
+    * torch.sigmoid(g)
+    * torch.rsqrt((x * torch.sigmoid(g)).square().mean(-1, keepdim=True) + 1e-6)
+    * w
 )
 add("rows", "gated_norm", GATED, *[sized((5, n), (5, n), (n,)) for n in (16, 33, 1024)])
-add("long", "softmax", lambda x: x.softmax(-1), sized((3, 70_001)), sized((2, 80_000), dtype=BF16))
+add("long", "softmax", SOFTMAX, sized((3, 70_001)), sized((2, 80_000), dtype=BF16))
 add("long", "layer_norm", NORM, sized((2, 66_000), (66_000,), (66_000,)))
-add("long", "several", lambda x: ((x - x.mean(-1, keepdim=True)).softmax(-1), x.argmax(-1)), sized((2, 68_003)))
+add(
+    "long",
+    "several",
+    lambda x: ((x - x.mean(-1, keepdim=True)).softmax(-1), x.argmax(-1)),
+    sized((2, 68_003)),
+)
+
+# ---- offsets that need 64 bits
+
+FAR = 3 << 30
+add("far", "swish", SWISH, sized((3, 40), (3, 40)), sized((3, 7), (3, 1)), apart=FAR)
+add("far", "softmax", SOFTMAX, sized((3, 40)), sized((3, 33), dtype=BF16), apart=FAR)
+add("far", "norm", lambda x, w: NORM(x, w[0], w[1]), sized((3, 40), (2, 40)), apart=FAR)
 
 # ---- several reductions of a row, and other results
 
@@ -229,9 +268,20 @@ add(
     lambda: (normal(4, 36, dtype=DOUBLE).round(),),
 )
 add("reductions", "product", lambda x: (x.prod(-1), x.cumsum(-1)), sized((5, 11)), sized((4, 100)))
-add("reductions", "nan", lambda x: (x.amax(-1), x.softmax(-1), x.argmax(-1)), lambda: (with_nan(6, 90),))
+add(
+    "reductions",
+    "nan",
+    lambda x: (x.amax(-1), x.softmax(-1), x.argmax(-1)),
+    lambda: (with_nan(6, 90),),
+)
 add("reductions", "columns", lambda x: (x * 2).sum(0), sized((50, 24)), sized((3, 4, 5)))
-add("reductions", "everything", lambda x: (x.exp().mean(), x.amax()), sized((50, 24)), sized((9999,)))
+add(
+    "reductions",
+    "everything",
+    lambda x: (x.exp().mean(), x.amax()),
+    sized((50, 24)),
+    sized((9999,)),
+)
 add("reductions", "middle", lambda x: x.softmax(1) + x.mean(1, keepdim=True), sized((3, 20, 7)))
 add("reductions", "two_dims", lambda x: x - x.mean((-1, -2), keepdim=True), sized((3, 4, 6, 5)))
 add(
@@ -244,8 +294,10 @@ add(
 # ---- gradients
 
 add("gradients", "swish", SWISH, sized((9, 64), (64,)), sized((9, 33), (9, 1)), gradients=True)
-add("gradients", "layer_norm", NORM, *[sized((6, n), (n,), (n,)) for n in (36, 300)], gradients=True)
-add("gradients", "softmax", lambda x: x.softmax(-1), sized((5, 130)), gradients=True)
+add(
+    "gradients", "layer_norm", NORM, *[sized((6, n), (n,), (n,)) for n in (36, 300)], gradients=True
+)
+add("gradients", "softmax", SOFTMAX, sized((5, 130)), gradients=True)
 add("gradients", "gated", GATED, sized((5, 33), (5, 33), (33,)), gradients=True)
 add("gradients", "bf16", NORM, sized((6, 64), (64,), (64,), dtype=BF16), gradients=True)
 

@@ -1,7 +1,9 @@
 // torch's CUDA device made of host memory: an allocator, a guard, and for torch's own operations
 // the CPU's, on the same memory.
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
@@ -47,6 +49,29 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 C10_REGISTER_GUARD_IMPL(CUDA, Guard);
 
+}  // namespace
+
+// What torch asks beside the guard, under the name that it looks for. Random numbers are the CPU's.
+struct CUDAHooks final : at::CUDAHooksInterface {
+  explicit CUDAHooks(at::CUDAHooksArgs) {}
+  void init() const override {}
+  bool hasCUDA() const override { return true; }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return 1; }
+  c10::DeviceIndex getCurrentDevice() const override { return 0; }
+  c10::DeviceIndex current_device() const override { return 0; }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    return at::detail::getDefaultCPUGenerator();
+  }
+};
+namespace at {
+C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, CUDAHooks)
+}
+
+namespace {
+
 at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>,
                  std::optional<at::MemoryFormat> format) {
@@ -75,9 +100,9 @@ at::Tensor seen_in(const c10::Storage& storage, c10::DispatchKey key, const at::
 at::Tensor on_cpu(const at::Tensor& t) {
   if (!t.defined() || !t.is_cuda()) return t;
   const c10::Storage& storage = t.storage();
-  const c10::Storage same(
-      c10::Storage::use_byte_size_t(), storage.nbytes(),
-      c10::DataPtr(const_cast<void*>(storage.data()), c10::Device(at::kCPU)), nullptr, false);
+  const c10::Storage same(c10::Storage::use_byte_size_t(), storage.nbytes(),
+                          c10::DataPtr(const_cast<void*>(storage.data()), c10::Device(at::kCPU)),
+                          nullptr, false);
   return seen_in(same, c10::DispatchKey::CPU, t, t.storage_offset());
 }
 // A CPU tensor's elements in memory of the device; views stay views of the argument they are of.
@@ -90,9 +115,9 @@ at::Tensor on_device(const at::Tensor& t, const std::vector<at::Tensor>& argumen
     if (at < first || at >= first + a.storage().nbytes()) continue;
     return seen_in(a.storage(), c10::DispatchKey::CUDA, t, int64_t(at - first) / t.element_size());
   }
-  at::Tensor made = at::detail::empty_strided_generic(
-      t.sizes(), t.strides(), &allocator, c10::DispatchKeySet(c10::DispatchKey::CUDA),
-      t.scalar_type());
+  at::Tensor made = at::detail::empty_strided_generic(t.sizes(), t.strides(), &allocator,
+                                                      c10::DispatchKeySet(c10::DispatchKey::CUDA),
+                                                      t.scalar_type());
   if (t.numel()) on_cpu(made).copy_(t);
   return made;
 }
@@ -135,9 +160,8 @@ void through_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit:
     if (alias && alias->isWrite() && results[i].isTensor() && next < written.size())
       torch::jit::push(*stack, written[next++]);
     else
-      torch::jit::push(*stack, each(results[i], [&](const at::Tensor& t) {
-                         return on_device(t, arguments);
-                       }));
+      torch::jit::push(
+          *stack, each(results[i], [&](const at::Tensor& t) { return on_device(t, arguments); }));
   }
 }
 

@@ -30,7 +30,11 @@ struct Loaded {
 struct Settings {
   Order order = Order::kForward;
   int multiprocessors = 4;
+  unsigned most_shared = 48 << 10;  // bytes that a block may have
+  bool dry = false;                 // launches are remembered and not run
 };
+// Of the last launch: blocks along x and y, threads, bytes of shared memory.
+unsigned last_launch[4] = {};
 Settings settings;
 std::string last_mistake;
 std::mutex one_launch;
@@ -91,7 +95,7 @@ class Faults {
     mine.ss_sp = stack_;
     mine.ss_size = sizeof stack_;
     sigaltstack(&mine, &old_stack_);
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     for (size_t i = 0; i < kSignals; ++i) sigaction(signals_[i], &action, &old_[i]);
@@ -134,6 +138,14 @@ int launch(const Loaded& kernel, unsigned gx, unsigned gy, unsigned threads, uns
   const std::lock_guard<std::mutex> lock(one_launch);
   emulated_grid_size = {gx, gy, 1};
   emulated_block_size = {threads, 1, 1};
+  constexpr size_t kDeclared = 48 << 10;
+  const size_t declared = declared_shared(kernel.library).bytes;
+  if (declared > kDeclared || declared + shared > settings.most_shared) {
+    last_mistake = "too much shared memory: " + std::to_string(declared) + " bytes are declared, " +
+                   std::to_string(shared) + " asked for";
+    return kInvalidValue;
+  }
+  if (settings.dry) return 0;
   const Piece dynamic{shared ? Memory::get().allocate(shared) : nullptr, shared};
   emulated_shared = dynamic.data;
   running = block;
@@ -175,10 +187,13 @@ EXPORTED uint32_t emulated_shuffle(uint32_t mask, uint32_t value, unsigned from)
 
 EXPORTED void* emulated_allocate(size_t bytes) { return Memory::get().allocate(bytes); }
 EXPORTED void emulated_free(void* data) { Memory::get().free(data); }
-EXPORTED void emulated_set(int order, int multiprocessors) {
-  settings.order = Order(order);
+EXPORTED void emulated_machine(int multiprocessors, unsigned most_shared) {
   settings.multiprocessors = multiprocessors;
+  settings.most_shared = most_shared;
 }
+EXPORTED void emulated_order(int order) { settings.order = Order(order); }
+EXPORTED void emulated_dry(int dry) { settings.dry = dry; }
+EXPORTED const unsigned* emulated_last_launch() { return last_launch; }
 
 // ---- the driver's functions
 
@@ -207,11 +222,12 @@ EXPORTED int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned g
   const char* wrong = nullptr;
   if (gx == 0 || gy == 0 || gz != 1 || gx > INT32_MAX || gy > 65535) wrong = "no such grid";
   if (bx == 0 || bx > 1024 || by != 1 || bz != 1) wrong = "no such block";
-  if (shared > 227u << 10) wrong = "too much shared memory";
   if (wrong) {
     last_mistake = wrong;
     return kInvalidValue;
   }
+  const unsigned now[] = {gx, gy, bx, shared};
+  std::copy_n(now, 4, last_launch);
   return launch(*static_cast<Loaded*>(function), gx, gy, bx, shared, params);
 }
 EXPORTED int cuMemsetD8Async(uint64_t address, unsigned char value, size_t bytes, void*) {

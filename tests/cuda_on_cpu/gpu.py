@@ -20,6 +20,8 @@ from megafuse.runtime import build, builders, cache, cpp, fallback, loader, sour
 HERE = Path(__file__).resolve().parent
 ORDERS = ("forward", "reverse", "random")
 MULTIPROCESSORS = 4  # few, so that blocks take several turns
+# KiB of shared memory that a block may have, by compute capability.
+SHARED = {"70": 96, "75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
 
 _CHECKS = [
     "-ftrivial-auto-var-init=pattern",  # a register that nobody set is no 0
@@ -31,30 +33,45 @@ _CHECKS = [
 class Gpu:
     """Loaded once a process."""
 
-    def __init__(self, capability: tuple[int, int] = (8, 0)) -> None:
-        self.capability = capability
-        self.driver = ctypes.CDLL(str(_driver()), mode=ctypes.RTLD_GLOBAL)
+    def __init__(self, sm: str = "80") -> None:
+        self.capability = int(sm[:-1]), int(sm[-1])
+        self.sources: list[str] = []  # of kernels, as they were asked for
+        self.driver = ctypes.CDLL(str(driver_library()), mode=ctypes.RTLD_GLOBAL)
         torch.ops.load_library(str(_device()))
-        self.order("forward")
+        self.driver.emulated_last_launch.restype = ctypes.POINTER(ctypes.c_uint)
+        self.driver.emulated_machine(MULTIPROCESSORS, SHARED[sm] * 1024)
         self._pretend()
 
     def order(self, order: str) -> None:
         """In which the threads of a block take turns from now on."""
-        self.driver.emulated_set(ORDERS.index(order), MULTIPROCESSORS)
+        self.driver.emulated_order(ORDERS.index(order))
+
+    def dry(self, dry: bool) -> None:
+        """Whether launches are planned and checked, but not run."""
+        self.driver.emulated_dry(int(dry))
+
+    def last_launch(self) -> tuple[int, int, int, int]:
+        """Blocks along x and y, threads a block, bytes of dynamic shared memory."""
+        x, y, threads, shared = self.driver.emulated_last_launch()[:4]
+        return x, y, threads, shared
+
+    def _binary(self, source: str, *how: Any) -> bytes:
+        self.sources.append(source)
+        return compiled(source, *how)
 
     def _pretend(self) -> None:
         cuda: Any = torch.cuda
         cuda._lazy_init = lambda: None
         cuda.get_device_capability = lambda device=None: self.capability
         cuda.current_device = lambda: 0
-        binary: Any = _binary
+        binary: Any = self._binary
         build.cuda_binary = binary
         host = loader.load()
         assert host is not None, "no host runtime"
         host.setup(builders.build_kernel, lambda device: True, fallback.Unbuildable)
 
 
-def _binary(
+def compiled(
     source: str, arch: str, label: str, contract: bool = False, get: Any = cache.get
 ) -> bytes:
     """In place of NVRTC's machine code: the path of a shared object, as driver.cpp takes it."""
@@ -76,10 +93,10 @@ def _binary(
     stable = [flag for flag in flags if not flag.startswith("-iquote")]
     key = cache.key("emulated", text, shim, sources.closure(source), *stable, *_compiler())
 
-    def compiled(out: Path) -> None:
+    def build_it(out: Path) -> None:
         cpp.compile_shared(text, out, flags=flags)
 
-    return str(cache.get(key, "emulated.so", compiled)).encode()
+    return str(cache.get(key, "emulated.so", build_it)).encode()
 
 
 @functools.cache
@@ -95,17 +112,17 @@ def _compiler() -> list[str]:
     return [*compiler.command, compiler.version]
 
 
-def _driver() -> Path:
+def driver_library() -> Path:
     text = "".join(path.read_text() for path in sorted(HERE.glob("*.h")))
     text += (HERE / "driver.cpp").read_text()
     # The host runtime opens libcuda.so.1, and gets what is loaded under that name.
     flags = ["-std=c++20", "-O2", "-U_FORTIFY_SOURCE", f"-iquote{HERE}", "-Wl,-soname,libcuda.so.1"]
 
-    def compiled(out: Path) -> None:
+    def build_it(out: Path) -> None:
         cpp.compile_shared(f'#include "{HERE / "driver.cpp"}"\n', out, flags=flags)
 
     key = cache.key("emulated driver", text, *flags[:-2], *_compiler())
-    return cache.get(key, "driver.so", compiled)
+    return cache.get(key, "driver.so", build_it)
 
 
 def _device() -> Path:
@@ -113,7 +130,9 @@ def _device() -> Path:
     flags = [*loader._flags(), *loader._include()]
     libraries = [f"-L{loader._torch() / 'lib'}", "torch_cpu", "c10"]
 
-    def compiled(out: Path) -> None:
+    def build_it(out: Path) -> None:
         cpp.compile_shared(source, out, flags=flags, libraries=libraries)
 
-    return cache.get(cache.key("emulated device", source, *loader._identity()), "device.so", compiled)
+    return cache.get(
+        cache.key("emulated device", source, *loader._identity()), "device.so", build_it
+    )

@@ -31,8 +31,10 @@ class Memory {
     if (base == MAP_FAILED) return nullptr;
     char* const first = base + page;
     if (inside && mprotect(first, inside, PROT_READ | PROT_WRITE) != 0) return nullptr;
-    std::memset(first, kFiller, inside);
     char* const data = first + inside - used;
+    // Of a huge one, which is there for its addresses, only the edges are touched.
+    std::memset(first, kFiller, bytes < kHuge ? inside : size_t(data - first));
+    std::memset(data + bytes, kFiller, used - bytes);
     const std::lock_guard<std::mutex> lock(mutex_);
     blocks_[data] = {base, inside + 2 * page, first, first + inside, bytes};
     return data;
@@ -70,6 +72,7 @@ class Memory {
 
  private:
   static constexpr int kFiller = 0xff;
+  static constexpr size_t kHuge = size_t(1) << 28;
   struct Block {
     char* base;
     size_t mapped;

@@ -1,7 +1,8 @@
 """Runs cases in the emulator: `python tests/cuda_on_cpu/run.py rows:softmax-4 pointwise --sm 80`.
 
 Each case runs with the threads of a block in three orders. The results must have the same bits in
-all of them, and be right by the fuzzer's rule.
+all of them, and be right by the fuzzer's rule. `hand_written` are the registry's ops, and
+`fuzz:20:50` the fuzzer's programs 20 to 49.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import sys
 import traceback
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from cuda_on_cpu import hand_written, plans
 from cuda_on_cpu.cases import GROUPS, Case
 from cuda_on_cpu.gpu import ORDERS, Gpu
 from megafuse.compiler import fuse
+from megafuse.compiler.fuzz import trial
+from megafuse.compiler.fuzz.grammar import generate
 from megafuse.compiler.fuzz.judge import Noise, Yardstick, float64_by_default, wrong
 from megafuse.runtime import fallback, loader
 
@@ -33,24 +37,41 @@ def main() -> int:
     parser.add_argument("what", nargs="+", help="group or group:case")
     parser.add_argument("--sm", default="80", help="compute capability, without the dot")
     options = parser.parse_args()
-    gpu = Gpu((int(options.sm[:-1]), int(options.sm[-1])))
+    gpu = Gpu(options.sm)
     logging.getLogger("megafuse").setLevel(logging.ERROR)
-    failed = 0
-    for case in chosen(options.what):
-        problem = tried(gpu, case)
-        print(f"{'FAIL' if problem else 'ok'} {case.name}{': ' if problem else ''}{problem}")
+    failed = count = 0
+    for name, problem in found(gpu, options.what):
+        print(f"FAIL {name}: {problem}" if problem else f"ok {name}")
         failed += bool(problem)
+        count += 1
+    print(f"{count - failed} of {count} are right")
     return int(failed > 0)
 
 
-def chosen(what: Iterable[str]) -> list[Case]:
-    found = []
+def found(gpu: Gpu, what: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The name of each that was run, and what is wrong with it."""
     for each in what:
         group, _, name = each.partition(":")
-        cases = [case for case in GROUPS[group] if name in ("", case.name)]
-        assert cases, f"no case {each}"
-        found += cases
-    return found
+        if group == "hand_written":
+            yield from hand_written.problems()
+        elif group == "plans":
+            yield from plans.problems(gpu)
+        elif group == "fuzz":
+            first, _, end = name.partition(":")
+            for index in range(int(first), int(end)):
+                yield f"fuzz {index}", fuzzed(gpu, index)
+        else:
+            cases = [case for case in GROUPS[group] if name in ("", case.name)]
+            assert cases, f"no case {each}"
+            for case in cases:
+                yield f"{group}:{case.name}", tried(gpu, case)
+
+
+def fuzzed(gpu: Gpu, index: int) -> str:
+    gpu.order(ORDERS[index % len(ORDERS)])
+    program = generate(0, index)
+    outcome = trial(program, "cuda")
+    return f"{outcome.message}\n{program.source}" if outcome.is_finding else ""
 
 
 def tried(gpu: Gpu, case: Case) -> str:
@@ -72,7 +93,7 @@ def checked(gpu: Gpu, case: Case) -> str:
         gpu.order(order)
         before = host.launch_count()
         with fallback.strict():
-            runs.append(results(fused, [_on_gpu(value) for value in given]))
+            runs.append(results(fused, [_on_gpu(value, case.apart) for value in given]))
         if host.launch_count() == before:
             return "no kernel was launched"
     host.poison_outputs(False)
@@ -82,7 +103,9 @@ def checked(gpu: Gpu, case: Case) -> str:
                 return f"result {at} depends on the order of threads: {ORDERS[0]} and {order}"
     with float64_by_default():
         exact = results(case.function, [_widened(value) for value in given])
-    yardstick = Yardstick(results(case.function, given), exact, lambda noise: noisy(case, given, noise))
+    yardstick = Yardstick(
+        results(case.function, given), exact, lambda noise: noisy(case, given, noise)
+    )
     names = [f"result {at}" for at in range(len(runs[0]))]
     return wrong(names, runs[0], yardstick) or ""
 
@@ -104,7 +127,9 @@ def noisy(case: Case, given: list[Any], noise: Noise) -> list[Tensor | None]:
         with noise:
             return case.function(*args)
 
-    near = [noise.shaken(v.detach()).requires_grad_(v.requires_grad) if _floats(v) else v for v in given]
+    near = [
+        noise.shaken(v.detach()).requires_grad_(v.requires_grad) if _floats(v) else v for v in given
+    ]
     return results(shaken, near)
 
 
@@ -120,10 +145,14 @@ def _widened(value: Any) -> Any:
     return value.detach().double().requires_grad_(value.requires_grad) if _floats(value) else value
 
 
-def _on_gpu(value: Any) -> Any:
+def _on_gpu(value: Any, apart: int = 0) -> Any:
     """A copy with the same strides, as far from an address that is a multiple of 16."""
     if not isinstance(value, Tensor):
         return value
+    if apart:
+        strides = (apart, *value.stride()[1:])
+        far = torch.empty_strided(value.shape, strides, dtype=value.dtype, device="cuda")
+        return far.copy_(value)
     whole = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage()).to("cuda")
     there = whole.as_strided(value.shape, value.stride(), value.storage_offset())
     return there.detach().requires_grad_(value.requires_grad)

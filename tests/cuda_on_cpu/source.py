@@ -1,7 +1,7 @@
 """CUDA source as C++ for the emulator: the same text, but for what only nvcc understands.
 
-Inline PTX becomes a call of the function of that name in ptx.h, dynamic shared memory a pointer, and
-every kernel gets an entry that takes its arguments as cuLaunchKernel has them.
+Inline PTX becomes a call of the function of that name in ptx.h, dynamic shared memory a pointer,
+and every kernel gets an entry that takes its arguments as cuLaunchKernel has them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def translate_headers(folder: Path, to: Path) -> None:
 
 def _entry(symbol: str, argument: str) -> str:
     return (
+        f'\nstatic_assert(sizeof({argument}) <= 4096, "more than a launch takes");'
         f'\nextern "C" void emulated_{symbol}(void** params) {{\n'
         f"  {symbol}(*static_cast<const {argument}*>(params[0]));\n}}\n"
     )

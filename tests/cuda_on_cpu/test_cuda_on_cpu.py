@@ -18,7 +18,7 @@ import torch
 from cuda_on_cpu.cases import GROUPS, QUICK
 from megafuse.runtime import cpp
 
-RUN = Path(__file__).with_name("run.py")
+HERE = Path(__file__).resolve().parent
 
 pytestmark = [
     pytest.mark.skipif(torch.version.cuda is not None, reason="torch has a CUDA device of its own"),
@@ -27,15 +27,19 @@ pytestmark = [
 ]
 
 
-def run(*arguments: str) -> None:
+def run(*arguments: str, program: str = "run.py") -> None:
     """In a process of its own: torch has a fake device there."""
     made = subprocess.run(
-        [sys.executable, str(RUN), *arguments],
+        [sys.executable, str(HERE / program), *arguments],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     assert made.returncode == 0, made.stdout + made.stderr
+
+
+def test_planted_mistakes_are_found() -> None:
+    run(program="planted.py")
 
 
 def test_a_few() -> None:
