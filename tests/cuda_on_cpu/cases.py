@@ -29,6 +29,8 @@ class Case:
     draw: Callable[[], tuple[Any, ...]]
     gradients: bool = False
     apart: int = 0
+    hosted: bool = False  # the last argument stays on the host
+    fused: bool = True
 
 
 def add(
@@ -38,12 +40,14 @@ def add(
     *draws: Callable[[], tuple[Any, ...]],
     gradients: bool = False,
     apart: int = 0,
+    hosted: bool = False,
+    fused: bool = True,
 ) -> None:
     """The function as one case for each way to draw its arguments."""
     made = GROUPS.setdefault(group, [])
     for i, draw in enumerate(draws):
         label = name if len(draws) == 1 else f"{name}-{i}"
-        made.append(Case(label, function, draw, gradients, apart))
+        made.append(Case(label, function, draw, gradients, apart, hosted, fused))
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -158,6 +162,25 @@ add(
     lambda: (normal(6, 24), torch.randint(0, 24, (6, 5))),
 )
 add("places", "stack", lambda x, y: torch.stack([x, y * 2], -1).flatten(-2), sized((4, 9), (4, 9)))
+
+# ---- what is made on the way: on the host, or on the device
+
+add(
+    "made",
+    "table",
+    lambda x: x * torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device),
+    sized((5, 4)),
+)
+add("made", "moved", lambda x: x * torch.tensor([1.0, 2.0, 3.0, 4.0]).to(x.device), sized((5, 4)))
+add("made", "number", lambda x: x * torch.tensor(2.5), sized((5, 4)))
+add("made", "range", lambda x: x + torch.arange(4.0).to(x.device), sized((5, 4)))
+add("made", "number_of_the_host", lambda x: x * torch.arange(3.0)[1], sized((5, 4)))
+UNFUSED: dict[str, Any] = {"hosted": False, "fused": False}
+add("made", "result_on_the_host", lambda x: (x + 1, torch.arange(3)), sized((5, 4)), **UNFUSED)
+add("made", "leaves", lambda x: (x * 2).cpu() + 1, sized((5, 4)), **UNFUSED)
+add("made", "returns", lambda x: ((x * 2).cpu() + 1).to(x.device) * x, sized((5, 4)), **UNFUSED)
+add("made", "host_indices", lambda x: x[torch.randperm(1)] + 1, sized((5, 4)), **UNFUSED)
+add("made", "argument", lambda x, y: x * y, sized((5, 4), ()), hosted=True, fused=False)
 
 # ---- integers and bools
 

@@ -49,11 +49,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 C10_REGISTER_GUARD_IMPL(CUDA, Guard);
 
-}  // namespace
-
-// What torch asks beside the guard, under the name that it looks for. Random numbers are the CPU's.
-struct CUDAHooks final : at::CUDAHooksInterface {
-  explicit CUDAHooks(at::CUDAHooksArgs) {}
+// What torch asks beside the guard. Random numbers are the CPU's.
+struct Hooks final : at::CUDAHooksInterface {
   void init() const override {}
   bool hasCUDA() const override { return true; }
   bool isBuilt() const override { return true; }
@@ -66,11 +63,13 @@ struct CUDAHooks final : at::CUDAHooksInterface {
     return at::detail::getDefaultCPUGenerator();
   }
 };
-namespace at {
-C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, CUDAHooks)
-}
-
-namespace {
+// torch made the hooks of a build without CUDA when it was imported, and has no way to change them.
+// They have no members, so that ours fit in their place.
+const bool hooked = [] {
+  static_assert(sizeof(Hooks) == sizeof(at::CUDAHooksInterface));
+  new (const_cast<at::CUDAHooksInterface*>(&at::detail::getCUDAHooks())) Hooks;
+  return true;
+}();
 
 at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>,

@@ -25,6 +25,7 @@ constexpr int kInvalidValue = 1, kNotFound = 500, kLaunchFailed = 719;
 struct Loaded {
   void* library;
   Block::Entry entry = nullptr;
+  size_t bytes = 0;  // of its argument
 };
 
 struct Settings {
@@ -53,6 +54,7 @@ Piece declared_shared(void* library) {
     ElfW(Addr) base;
     Piece found;
   } search{};
+  reinterpret_cast<void* (*)()>(dlsym(library, "emulated_touch"))();
   link_map* map = nullptr;
   dlinfo(library, RTLD_DI_LINKMAP, &map);
   search.base = map->l_addr;
@@ -119,13 +121,26 @@ std::string fault_text() {
   return Memory::get().place_of(fault_address);
 }
 
+// A word of the argument that is the address of host memory, which a GPU does not reach.
+std::string host_address(const Loaded& kernel, const void* argument) {
+  const auto page = uint64_t(sysconf(_SC_PAGESIZE));
+  for (size_t i = 0; i < kernel.bytes / sizeof(uint64_t); ++i) {
+    const uint64_t word = static_cast<const uint64_t*>(argument)[i];
+    constexpr uint64_t kLeast = uint64_t(1) << 40, kMost = uint64_t(1) << 48;  // of addresses
+    if (word < kLeast || word >= kMost || Memory::get().has(reinterpret_cast<void*>(word)))
+      continue;
+    unsigned char resident;
+    if (mincore(reinterpret_cast<void*>(word / page * page), 1, &resident) == 0)
+      return "word " + std::to_string(i) + " of the argument is an address on the host";
+  }
+  return {};
+}
+
 void run_blocks(Block& block, const Loaded& kernel, unsigned gx, unsigned gy, unsigned threads,
                 const Piece& dynamic, void** params) {
-  // A thread that no kernel of this library ran on has no memory for what is declared there yet.
-  Piece declared = declared_shared(kernel.library);
+  const Piece declared = declared_shared(kernel.library);
   for (emulated_block.y = 0; emulated_block.y < gy; ++emulated_block.y)
     for (emulated_block.x = 0; emulated_block.x < gx; ++emulated_block.x) {
-      if (!declared.data && declared.bytes) declared = declared_shared(kernel.library);
       poison(declared);
       poison(dynamic);
       block.run(kernel.entry, params, threads, settings.order);
@@ -145,6 +160,8 @@ int launch(const Loaded& kernel, unsigned gx, unsigned gy, unsigned threads, uns
                    std::to_string(shared) + " asked for";
     return kInvalidValue;
   }
+  last_mistake = host_address(kernel, params[0]);
+  if (!last_mistake.empty()) return kLaunchFailed;
   if (settings.dry) return 0;
   const Piece dynamic{shared ? Memory::get().allocate(shared) : nullptr, shared};
   emulated_shared = dynamic.data;
@@ -213,6 +230,8 @@ EXPORTED int cuModuleGetFunction(void** function, void* module, const char* name
   Loaded* const loaded = static_cast<Loaded*>(module);
   const std::string entry = std::string("emulated_") + name;
   loaded->entry = reinterpret_cast<Block::Entry>(dlsym(loaded->library, entry.c_str()));
+  const void* const bytes = dlsym(loaded->library, (std::string("emulated_size_") + name).c_str());
+  if (bytes) loaded->bytes = *static_cast<const size_t*>(bytes);
   *function = loaded;
   return loaded->entry ? 0 : kNotFound;
 }

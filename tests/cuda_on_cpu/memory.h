@@ -47,6 +47,11 @@ class Memory {
     blocks_.erase(it);
   }
 
+  bool has(const void* address) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return block_of(address) != blocks_.end();
+  }
+
   // What was written beside an allocation, or nothing.
   std::string damage() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -61,10 +66,9 @@ class Memory {
   // Where an address lies among the allocations.
   std::string place_of(const void* address) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const char* const at = static_cast<const char*>(address);
-    for (const auto& [data, block] : blocks_)
-      if (at >= block.base && at < block.base + block.mapped)
-        return told(data, block, at, "accessed");
+    const auto it = block_of(address);
+    if (it != blocks_.end())
+      return told(it->first, it->second, static_cast<const char*>(address), "accessed");
     char text[64];
     std::snprintf(text, sizeof text, "address %p is in no tensor", address);
     return text;
@@ -80,6 +84,14 @@ class Memory {
     size_t bytes;
   };
 
+  std::map<char*, Block>::const_iterator block_of(const void* address) const {
+    const char* const at = static_cast<const char*>(address);
+    auto it = blocks_.begin();
+    while (it != blocks_.end() &&
+           !(at >= it->second.base && at < it->second.base + it->second.mapped))
+      ++it;
+    return it;
+  }
   static std::string told(const char* data, const Block& block, const char* at, const char* how) {
     char text[160];
     if (at < data)

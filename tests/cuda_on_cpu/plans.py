@@ -6,6 +6,7 @@ have a thread that gets to it, and offsets of 2³¹ and more need an index of 64
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from cuda_on_cpu.gpu import Gpu
 from megafuse.compiler import fuse
 from megafuse.runtime import fallback
 
+_WIDE = re.compile(r"Cuda<Kernel,[^;]* mf::i64")
 BYTES = torch.uint8  # so that 2³² of them are 4 GiB of addresses, which nobody touches
 
 Draw = Callable[[], tuple[Any, ...]]
@@ -53,6 +55,6 @@ def problems(gpu: Gpu) -> Iterator[tuple[str, str]]:
 def told(gpu: Gpu, elements: int, wide: bool) -> str:
     if not gpu.sources:
         return "no kernel was asked for"
-    if wide != any("mf::i64>" in source or "mf::i64," in source for source in gpu.sources):
+    if wide != any(_WIDE.search(source) for source in gpu.sources):
         return f"an index of {32 if wide else 64} bits for {elements} elements"
     return ""

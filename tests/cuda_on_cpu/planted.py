@@ -30,7 +30,10 @@ PLANTED = {
         "wait at a shuffle",
     ),
     "lane_is_not_in_the_mask": ("out[t] = __shfl_xor_sync(0x0000ffffu, t, 1);", "not in its mask"),
-    "nobody_wrote_shared_memory": ("__shared__ float s[64]; out[t] = s[t];", ""),
+    "nobody_wrote_shared_memory": (
+        "__shared__ float s[64]; if (t > 1) s[t] = t; out[t] = s[t];",
+        "",
+    ),
     "no_barrier_after_writing": ("__shared__ float s[64]; s[t] = t; out[t] = s[63 - t];", ""),
     "no_barrier_before_writing_again": (
         "__shared__ float s[64]; s[t] = t; __syncthreads(); out[t] = s[63 - t]; s[t] = 0.0f;",
@@ -38,6 +41,7 @@ PLANTED = {
     ),
     "two_write_one_place": ("out[t / 2] = float(t);", ""),
     "index_overflows": ("int i = 0x7fffffff - 8; out[t] = float(i + t);", "an integer overflow"),
+    "memory_of_the_host": ("out[t] = 1.0f;  // host", "an address on the host"),
     "past_an_array": ("int held[4] = {}; out[t] = float(held[t % 5]);", "outside of its array"),
 }
 
@@ -73,10 +77,13 @@ def told(driver: ctypes.CDLL, source: str) -> str:
     for order in range(len(gpu.ORDERS)):
         driver.emulated_order(order)
         out = ctypes.c_void_p(driver.emulated_allocate(256))
+        if "host" in source:
+            out = ctypes.cast(ctypes.create_string_buffer(256), ctypes.c_void_p)
         params = (ctypes.c_void_p * 1)(ctypes.addressof(out))
         error = driver.cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, None, params, None)
         found.add(ctypes.string_at(out, 256))
-        driver.emulated_free(out)
+        if "host" not in source:
+            driver.emulated_free(out)
         if error:
             driver.cuGetErrorString(error, ctypes.byref(text))
             return (text.value or b"").decode()

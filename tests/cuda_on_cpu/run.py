@@ -93,10 +93,13 @@ def checked(gpu: Gpu, case: Case) -> str:
         gpu.order(order)
         before = host.launch_count()
         with fallback.strict():
-            runs.append(results(fused, [_on_gpu(value, case.apart) for value in given]))
-        if host.launch_count() == before:
-            return "no kernel was launched"
+            runs.append(results(fused, _on_gpu(case, given)))
+        if (host.launch_count() > before) != case.fused:
+            return "no kernel was launched" if case.fused else "it was fused"
     host.poison_outputs(False)
+    elsewhere = _devices(fused, case, given) != _devices(case.function, case, given)
+    if elsewhere:
+        return "a result is on another device than in eager"
     for order, run in zip(ORDERS[1:], runs[1:], strict=True):
         for at, (one, other) in enumerate(zip(runs[0], run, strict=True)):
             if one is not None and not _same_bits(one, other):
@@ -145,10 +148,13 @@ def _widened(value: Any) -> Any:
     return value.detach().double().requires_grad_(value.requires_grad) if _floats(value) else value
 
 
-def _on_gpu(value: Any, apart: int = 0) -> Any:
-    """A copy with the same strides, as far from an address that is a multiple of 16."""
-    if not isinstance(value, Tensor):
-        return value
+def _on_gpu(case: Case, given: list[Any]) -> list[Any]:
+    moved = [_copied(value, case.apart) if isinstance(value, Tensor) else value for value in given]
+    return [*moved[:-1], given[-1]] if case.hosted else moved
+
+
+def _copied(value: Tensor, apart: int) -> Tensor:
+    """With the same strides, as far from an address that is a multiple of 16."""
     if apart:
         strides = (apart, *value.stride()[1:])
         far = torch.empty_strided(value.shape, strides, dtype=value.dtype, device="cuda")
@@ -156,6 +162,11 @@ def _on_gpu(value: Any, apart: int = 0) -> Any:
     whole = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage()).to("cuda")
     there = whole.as_strided(value.shape, value.stride(), value.storage_offset())
     return there.detach().requires_grad_(value.requires_grad)
+
+
+def _devices(function: Any, case: Case, given: list[Any]) -> list[torch.device]:
+    made = pytree.tree_leaves(function(*_on_gpu(case, given)))
+    return [t.device for t in made if isinstance(t, Tensor)]
 
 
 def _same_bits(one: Tensor, other: Tensor | None) -> bool:

@@ -39,6 +39,7 @@ def _entry(symbol: str, argument: str) -> str:
         f'\nstatic_assert(sizeof({argument}) <= 4096, "more than a launch takes");'
         f'\nextern "C" void emulated_{symbol}(void** params) {{\n'
         f"  {symbol}(*static_cast<const {argument}*>(params[0]));\n}}\n"
+        f'extern "C" const size_t emulated_size_{symbol} = sizeof({argument});\n'
     )
 
 

@@ -47,7 +47,7 @@ def test_a_few() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", [*GROUPS, "hand_written", "plans", "fuzz:0:40", "fuzz:40:80"])
 def test_group(group: str) -> None:
     run(group)
 
