@@ -138,19 +138,39 @@ c10::IValue each(const c10::IValue& value, const std::function<at::Tensor(const 
   return value;
 }
 
+// Operations give results their sizes: an empty one gets memory, another may get smaller.
+void take_over(const at::Tensor& t, const at::Tensor& result) {
+  c10::TensorImpl* const impl = t.unsafeGetTensorImpl();
+  const bool same_memory = result.storage().data() == t.storage().data();
+  const at::Tensor made = same_memory ? result : on_device(result, {});
+  if (!same_memory) impl->set_storage_keep_dtype(made.storage());
+  impl->set_sizes_and_strides(made.sizes(), made.strides());
+}
+
 // Any other operation. What it writes into, it returns.
 void through_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
   const auto given = torch::jit::pop(*stack, count);
-  std::vector<at::Tensor> arguments, written;
+  std::vector<at::Tensor> arguments, written, sized;
   for (size_t i = 0; i < count; ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
-    if (given[i].isTensor()) arguments.push_back(given[i].toTensor());
-    if (given[i].isTensor() && alias && alias->isWrite()) written.push_back(given[i].toTensor());
-    torch::jit::push(*stack, each(given[i], on_cpu));
+    c10::IValue value = each(given[i], on_cpu);
+    if (given[i].isTensor()) {
+      const at::Tensor& t = given[i].toTensor();
+      arguments.push_back(t);
+      if (alias && alias->isWrite()) {
+        if (t.is_cuda() && t.numel() == 0) value = at::empty({0}, t.options().device(at::kCPU));
+        written.push_back(t);
+        sized.push_back(value.toTensor());
+      }
+    }
+    torch::jit::push(*stack, std::move(value));
   }
   op.callBoxed(*stack);
+  for (size_t i = 0; i < written.size(); ++i)
+    if (written[i].is_cuda() && written[i].sizes() != sized[i].sizes())
+      take_over(written[i], sized[i]);
   const size_t returns = schema.returns().size();
   const auto results = torch::jit::pop(*stack, returns);
   size_t next = 0;
