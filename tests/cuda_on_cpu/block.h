@@ -81,13 +81,15 @@ class Block {
   uint32_t shuffle(uint32_t mask, uint32_t value, unsigned from) {
     const unsigned thread = current_->index.x, lane = thread % 32, first = thread - lane;
     Warp& warp = warps_[thread / 32];
+    // A last warp that is not whole names all its lanes, as on a GPU: those count as ended.
+    if (count_ - first < 32) mask &= (1u << (count_ - first)) - 1;
     if (!(mask >> lane & 1) || !(mask >> from & 1)) {
       fail("a shuffle by or from a lane that is not in its mask");
       return 0;
     }
     for (unsigned l = 0; l < 32; ++l)
-      if (mask >> l & 1 && (first + l >= count_ || threads_[first + l]->state == State::kDone)) {
-        fail("a shuffle waits for lane " + std::to_string(l) + " of its warp, which is not there");
+      if (mask >> l & 1 && threads_[first + l]->state == State::kDone) {
+        fail("a shuffle waits for lane " + std::to_string(l) + " of its warp, which has ended");
         return 0;
       }
     if (warp.waiting && warp.mask != mask) {

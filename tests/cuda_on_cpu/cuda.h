@@ -17,8 +17,6 @@
 #define __grid_constant__
 // All of a kernel's are then one piece of memory, which the driver finds and fills with NaN.
 #define __shared__ static thread_local
-static thread_local char emulated_anchor;
-extern "C" void* emulated_touch() { return &emulated_anchor; }  // from then on it is there
 
 #define threadIdx (*emulated_thread)
 #define blockIdx emulated_block

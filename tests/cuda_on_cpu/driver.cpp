@@ -16,6 +16,8 @@ Coordinates* emulated_thread = nullptr;
 Coordinates emulated_block{}, emulated_block_size{}, emulated_grid_size{};
 void* emulated_shared = nullptr;
 
+extern "C" void* __tls_get_addr(void* module_and_offset);  // of ld.so
+
 namespace emulator {
 namespace {
 
@@ -48,27 +50,25 @@ struct Piece {
   size_t bytes = 0;
 };
 
-// What the kernels of a library declare __shared__: its thread-local memory.
+// What the kernels of a library declare __shared__: its thread-local memory, in this thread.
 Piece declared_shared(void* library) {
+  struct {
+    unsigned long module = 0, offset = 0;
+  } place;
+  if (dlinfo(library, RTLD_DI_TLS_MODID, &place.module) != 0 || !place.module) return {};
   struct Search {
-    ElfW(Addr) base;
-    Piece found;
-  } search{};
-  reinterpret_cast<void* (*)()>(dlsym(library, "emulated_touch"))();
-  link_map* map = nullptr;
-  dlinfo(library, RTLD_DI_LINKMAP, &map);
-  search.base = map->l_addr;
+    size_t module, bytes = 0;
+  } search{place.module};
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* data) {
         auto& s = *static_cast<Search*>(data);
-        if (info->dlpi_addr != s.base) return 0;
+        if (info->dlpi_tls_modid != s.module) return 0;
         for (int i = 0; i < info->dlpi_phnum; ++i)
-          if (info->dlpi_phdr[i].p_type == PT_TLS)
-            s.found = {info->dlpi_tls_data, size_t(info->dlpi_phdr[i].p_memsz)};
+          if (info->dlpi_phdr[i].p_type == PT_TLS) s.bytes = size_t(info->dlpi_phdr[i].p_memsz);
         return 1;
       },
       &search);
-  return search.found;
+  return {__tls_get_addr(&place), search.bytes};
 }
 
 // Another filler in every order, so that what depends on it differs.
