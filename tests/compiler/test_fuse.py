@@ -169,6 +169,17 @@ def test_views_as_arguments(view: Any) -> None:
     assert made.stride() == (x * 2).stride()
 
 
+@pytest.mark.parametrize(
+    "far", [lambda x: x.to("meta") * 2, lambda x: torch.ones(3, device="meta")]
+)
+def test_what_is_on_another_device_runs_unfused(far: Any) -> None:
+    fused = fuse(lambda x: (x + 1, far(x)))
+    here, there = fused(torch.ones(3))
+    assert here.eq(2).all()
+    assert there.device.type == "meta"
+    assert not fused.variants
+
+
 # ---- in place
 
 
