@@ -14,6 +14,8 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 
+from megafuse.compiler.again import Again, kept, why_once
+from megafuse.compiler.besides import besides
 from megafuse.compiler.fused import Rounding
 from megafuse.compiler.labels import name_inputs
 from megafuse.graph.capture import Captured, capture
@@ -67,6 +69,7 @@ def compiled(
             plan = _planned(gradient, captured.backward, f"{name}_backward", device, rounding)
             backward = gradient, plan
         description = _described(captured, forward, backward, device, name)
+        description |= _around(function, captured)
     except NotImplementedError as error:
         raise NotFused(str(error)) from error
     except Exception as error:  # a mistake of ours must not keep the function from running
@@ -150,6 +153,18 @@ def _described(
         "in_order": [int(each) for each in captured.in_order],
         "indifferent": backward is None and torch.is_grad_enabled() and _any_grad(captured),
         "gradients": [places[leaf] for leaf in captured.gradients],
+    }
+
+
+def _around(function: Callable[..., Any], captured: Captured) -> dict[str, Any]:
+    """What the host needs of the function itself."""
+    fixed = [argument.value for argument in captured.arguments if argument.kind == "fixed"]
+    once = why_once(captured)
+    return {
+        "besides": besides(function, fixed),
+        "kept": kept(captured),
+        "again": None if once else Again(function, captured),
+        "once": once,
     }
 
 

@@ -95,7 +95,20 @@ def equalities(guards: Sequence[sympy.Basic]) -> Equal:
             one, other = other, one  # but a symbol is replaced with what it is made of
         if not other.has(one) and not one.is_Integer:
             equal[one] = other
+        elif one.has(FloorDiv):
+            equal |= _halves(one, other)
     return equal
+
+
+def _halves(half: sympy.Expr, rest: sympy.Expr) -> Equal:
+    """n/2 (rounded up) and n − n/2 are equal, as where a size is cut in two: the rest is a half as
+    well, and two of them are the whole."""
+    difference = sympy.expand(rest - half)
+    count = -difference.coeff(half)
+    whole = sympy.expand(difference + count * half)
+    if count.is_Integer and count > 1 and not whole.has(half):
+        return {rest: half, count * half: whole}
+    return {}
 
 
 def simpler(expr: sympy.Expr, equal: Equal) -> sympy.Expr:
