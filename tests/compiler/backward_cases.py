@@ -154,9 +154,7 @@ CASES: dict[str, Case] = {
     ),
     "expand": Case(lambda r: r.expand(5, -1, -1).exp(), matrix),
     "expand a result": Case(lambda r: r.exp().expand(5, -1, -1), matrix),
-    "broadcast_to": Case(
-        lambda x, w: torch.broadcast_to(w, x.shape) * x.sin(), matrix_and_row
-    ),
+    "broadcast_to": Case(lambda x, w: torch.broadcast_to(w, x.shape) * x.sin(), matrix_and_row),
     "repeat": Case(lambda x: x.repeat(2, 3) * 2, matrix),
     "repeat_interleave": Case(lambda x: x.repeat_interleave(3, -1).sin(), matrix),
     "tile": Case(lambda x: x.tile(2).exp(), matrix),
@@ -211,15 +209,11 @@ CASES: dict[str, Case] = {
     "reshape": Case(lambda x: x.exp().reshape(2, -1) * 2, matrix, ((4, 6), (2, 9))),
     "flatten a transposed": Case(lambda x: x.t().flatten() * 2, matrix),
     "transposed result": Case(lambda x: x.sin().t(), matrix),
-    "permute": Case(
-        lambda x: x.permute(2, 0, 1).exp(), lambda n, m: (torch.randn(2, n, m),)
-    ),
+    "permute": Case(lambda x: x.permute(2, 0, 1).exp(), lambda n, m: (torch.randn(2, n, m),)),
     "heads": Case(
         lambda x: x.view(*x.shape[:-1], 2, -1).transpose(0, 1) * 2, matrix, ((4, 6), (3, 10))
     ),
-    "unflatten": Case(
-        lambda x: x.unflatten(-1, (2, -1)).softmax(-1), matrix, ((4, 6), (3, 10))
-    ),
+    "unflatten": Case(lambda x: x.unflatten(-1, (2, -1)).softmax(-1), matrix, ((4, 6), (3, 10))),
     "squeeze": Case(lambda x: x[:, None].sin().squeeze(1).unsqueeze(-1), matrix),
     "movedim": Case(lambda x: x.movedim(0, -1) * x.sum(), matrix),
     "as_strided": Case(lambda x: (x * 2).as_strided((2, 2), (1, 2)), matrix),
@@ -290,7 +284,9 @@ CASES: dict[str, Case] = {
         lambda x, y, c: torch.where(c, x.sin(), y),
         lambda n, m: (*matrices(n, m), torch.rand(n, m) > 0.5),
     ),
-    "where with a number": Case(lambda x: torch.where(x > 0, x, 0.1 * x) + x.where(x < 1, 2), matrix),
+    "where with a number": Case(
+        lambda x: torch.where(x > 0, x, 0.1 * x) + x.where(x < 1, 2), matrix
+    ),
     "where, broadcast": Case(
         lambda x, y, c: torch.where(c, x, y),
         lambda n, m: (torch.randn(n, m), torch.randn(()), torch.rand(m) > 0.5),
@@ -338,9 +334,7 @@ CASES: dict[str, Case] = {
         lambda x, w, b: F.relu(F.linear(x, w, b)).square(),
         lambda n, m: (torch.randn(2, n, m), torch.randn(5, m), torch.randn(5)),
     ),
-    "einsum": Case(
-        lambda x, y: torch.einsum("nm,nm->n", x, y).exp(), matrices
-    ),
+    "einsum": Case(lambda x, y: torch.einsum("nm,nm->n", x, y).exp(), matrices),
     "attention": Case(attention, lambda n, m: tuple(torch.randn(2, n, m) for _ in range(3))),
     "sdpa": Case(
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v) * 2,
@@ -354,15 +348,11 @@ CASES: dict[str, Case] = {
     "sum over rows": Case(lambda x: x.sin().sum(0), matrix),
     "mean over everything": Case(lambda x: (x * x).mean(), matrix),
     "var": Case(lambda x: x.var(-1) + x.std(0).sum(), matrix),
-    "layer_norm": Case(
-        lambda x, w: F.layer_norm(x, x.shape[-1:], w), matrix_and_row
-    ),
+    "layer_norm": Case(lambda x, w: F.layer_norm(x, x.shape[-1:], w), matrix_and_row),
     "group_norm": Case(
         group_norm, lambda n, m: (torch.randn(2, n, m), torch.randn(n)), ((4, 6), (6, 5))
     ),
-    "batch_norm": Case(
-        lambda x, w: F.batch_norm(x, None, None, w, training=True), matrix_and_row
-    ),
+    "batch_norm": Case(lambda x, w: F.batch_norm(x, None, None, w, training=True), matrix_and_row),
     "prod": Case(lambda x: x.prod(-1) * 2, matrix),
     "logsumexp": Case(lambda x: x.logsumexp((0, 1)) + x.logsumexp(-1), matrix),
     "norms": Case(lambda x: x.norm(dim=-1) + x.norm(p=1, dim=-1), matrix),
@@ -397,16 +387,16 @@ CASES: dict[str, Case] = {
         matrix,
         ((4, 6), (3, 10)),
     ),
-    "numbers": Case(lambda x, n, s: x * s / n + x.shape[1], lambda n, m: (torch.randn(n, m), n, m / 7)),
+    "numbers": Case(
+        lambda x, n, s: x * s / n + x.shape[1], lambda n, m: (torch.randn(n, m), n, m / 7)
+    ),
     "a polynomial": Case(lambda x: ((x * 0.2 + 1) * x - 3) * x**3, matrix),
     "masked loss": Case(
         lambda x, y, c: ((x - y).square() * c).sum() / c.sum().clamp(min=1),
         lambda n, m: (*matrices(n, m), torch.rand(n, m) > 0.5),
     ),
     "dropout off": Case(lambda x: F.dropout(x.sin(), 0.5, training=False), matrix),
-    "embedding, tied": Case(
-        lambda w, i: F.embedding(i, w).mean(1) @ w.t(), table_and_places
-    ),
+    "embedding, tied": Case(lambda w, i: F.embedding(i, w).mean(1) @ w.t(), table_and_places),
     "tensor_split": Case(lambda x: x.tensor_split(2, -1)[0].exp(), matrix, ((4, 6), (3, 10))),
     "outer product sum": Case(lambda x, y: torch.outer(x[0], y[:, 0]).sum(0), matrices),
     "lerp": Case(lambda x, y: torch.lerp(x, y, 0.3) + torch.lerp(x, y[0], 0.1), matrices),

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from compiler.backward_cases import CASES, Case
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from compiler.backward_cases import CASES, Case
 from megafuse.compiler import fuse
 
 pytestmark = pytest.mark.slow

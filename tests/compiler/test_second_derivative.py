@@ -69,9 +69,7 @@ def test_numbers_keywords_and_flags_come_again() -> None:
     (x,) = doubles((4,))
 
     def hessian(f: Any) -> Tensor:
-        (first,) = torch.autograd.grad(
-            f({"x": x}, 0.5, 3, kind="cos").sum(), x, create_graph=True
-        )
+        (first,) = torch.autograd.grad(f({"x": x}, 0.5, 3, kind="cos").sum(), x, create_graph=True)
         return torch.autograd.grad(first.sum(), x)[0]
 
     torch.testing.assert_close(hessian(fuse(function)), hessian(function))
@@ -144,9 +142,7 @@ def test_batched_gradients() -> None:
     (x,) = doubles((3,))
     made = fuse(lambda x: x.sin() * x.sum())(x)
     expected = torch.autograd.functional.jacobian(lambda x: x.sin() * x.sum(), x)
-    (got,) = torch.autograd.grad(
-        made, x, torch.eye(3, dtype=torch.float64), is_grads_batched=True
-    )
+    (got,) = torch.autograd.grad(made, x, torch.eye(3, dtype=torch.float64), is_grads_batched=True)
     torch.testing.assert_close(got, expected)
 
 

@@ -84,7 +84,9 @@ def test_forward_mode() -> None:
     x, y = inputs()
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
-        mine, theirs = (torch.autograd.forward_ad.unpack_dual(f(dual, y)) for f in (fuse(gated), gated))
+        mine, theirs = (
+            torch.autograd.forward_ad.unpack_dual(f(dual, y)) for f in (fuse(gated), gated)
+        )
     torch.testing.assert_close(mine.tangent, theirs.tangent)
 
 
@@ -145,7 +147,9 @@ class Holder(nn.Module):
         return self.function(x, self.weight)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("function", [fused_gated, fuse(gated, rounding="eager")], ids=["named", "anew"])
+@pytest.mark.parametrize(
+    "function", [fused_gated, fuse(gated, rounding="eager")], ids=["named", "anew"]
+)
 def test_copied_and_pickled(function: Any) -> None:
     x = torch.randn(3, 6)
     module = Holder(function)
@@ -174,7 +178,10 @@ def test_eight_threads() -> None:
     def call(n: int) -> None:
         try:
             for _ in range(10):
-                given = (torch.randn(n + 2, 6, requires_grad=True), torch.randn(6, requires_grad=True))
+                given = (
+                    torch.randn(n + 2, 6, requires_grad=True),
+                    torch.randn(6, requires_grad=True),
+                )
                 torch.testing.assert_close(both(fused, given), both(gated, given))
         except BaseException as error:
             failed.append(error)

@@ -2,11 +2,13 @@
 
 Numbers, strings, flags and dtypes of that kind are constants in a capture. Each is noted with the
 value that it had, and the host compares them with each call: where one has changed, the function
-is captured anew. (A tensor of that kind is an error: capture.py.)
+is captured anew. (A tensor of that kind is an error: errors.py.) What the code does not name is not
+seen: items of a list or a dict, attributes of a class, getattr(self, name).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -71,10 +73,8 @@ class _Walk:
                 if name in function.__globals__:
                     self._note(function.__globals__, name, function.__globals__[name])
         for cell in function.__closure__ or ():
-            try:
+            with contextlib.suppress(ValueError):  # empty until it is assigned
                 self._note(cell, None, cell.cell_contents)
-            except ValueError:
-                pass  # empty until it is assigned
 
     def _attributes(self, holder: Any) -> None:
         attributes = holder.__dict__
@@ -84,8 +84,9 @@ class _Walk:
         if isinstance(holder, torch.nn.Module) and isinstance(modules, dict):
             for name in sorted(self.names & modules.keys()):
                 self.see(modules[name])
-        for name in sorted(self.names):  # methods
-            self.see(next((c.__dict__[name] for c in type(holder).__mro__ if name in c.__dict__), None))
+        for name in sorted(self.names):
+            for base in type(holder).__mro__:
+                self.see(base.__dict__.get(name))  # a method, perhaps
 
     def _note(self, owner: Any, key: str | None, value: Any) -> None:
         if not _is_simple(value):

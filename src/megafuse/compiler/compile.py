@@ -20,6 +20,7 @@ from megafuse.compiler.fused import Rounding
 from megafuse.compiler.labels import name_inputs
 from megafuse.graph.capture import Captured, capture
 from megafuse.graph.clean import clean
+from megafuse.graph.errors import Untraceable
 from megafuse.graph.ir import Graph
 from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
@@ -58,7 +59,10 @@ def compiled(
     """
     name = getattr(function, "__name__", "function").strip("<>")
     device = device or _device(pytree.tree_leaves((tuple(args), dict(kwargs))))
-    captured = capture(function, args, kwargs, decompositions())
+    try:
+        captured = capture(function, args, kwargs, decompositions())
+    except Untraceable as error:
+        raise NotFused(str(error)) from error
     try:
         graph = clean(lower(captured, "forward"))
         forward = graph, _planned(graph, captured.forward, name, device, rounding)

@@ -26,7 +26,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from megafuse.graph import origin
-from megafuse.graph.errors import CaptureError, clear_errors
+from megafuse.graph.errors import CaptureError, Untraceable, clear_errors
 from megafuse.graph.guards import guards_of, symbols_of
 from megafuse.graph.ir import Origin
 from megafuse.graph.saved_sizes import save_sizes
@@ -104,7 +104,7 @@ def capture(
     for symbolic in _ATTEMPTS:
         try:
             return _capture(function, args, kwargs or {}, decompositions or {}, symbolic)
-        except CaptureError:
+        except (CaptureError, Untraceable):
             raise
         except Exception as error:  # whatever torch's tracer or the function raises
             failed = failed or error
