@@ -247,13 +247,6 @@ def test_a_graph_is_kept_if_asked() -> None:
         torch.autograd.grad(made, x)
 
 
-def test_double_backward_is_refused() -> None:
-    x = torch.randn(4, requires_grad=True)
-    made = fuse(lambda x: x.sin().sum())(x)
-    with pytest.raises(RuntimeError, match="megafuse"):
-        torch.autograd.grad(made, x, create_graph=True)
-
-
 def test_only_one_of_two_results_is_used() -> None:
     x = torch.randn(4, 3, requires_grad=True)
     first, second = fuse(lambda x: (x.sin(), x.cos().sum(-1)))(x)

@@ -14,10 +14,13 @@ from typing import Any, Literal
 import torch
 from torch.utils import _pytree as pytree
 
+from megafuse.compiler.again import Again, kept, why_once
+from megafuse.compiler.besides import besides
 from megafuse.compiler.fused import Rounding
 from megafuse.compiler.labels import name_inputs
 from megafuse.graph.capture import Captured, capture
 from megafuse.graph.clean import clean
+from megafuse.graph.errors import Untraceable
 from megafuse.graph.ir import Graph
 from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
@@ -62,8 +65,13 @@ def compiled(
     """
     name = getattr(function, "__name__", "function").strip("<>")
     device = device or only_device(pytree.tree_leaves((tuple(args), dict(kwargs))))
-    captured = capture(function, args, kwargs, decompositions())
-    return planned(captured, name, device, rounding)
+    try:
+        captured = capture(function, args, kwargs, decompositions())
+    except Untraceable as error:
+        raise NotFused(str(error)) from error
+    made = planned(captured, name, device, rounding)
+    made.description.update(_around(function, captured))
+    return made
 
 
 def planned(captured: Captured, name: str, device: torch.device, rounding: Rounding) -> Compiled:
@@ -162,6 +170,21 @@ def _described(
         "in_order": [int(each) for each in captured.in_order],
         "indifferent": backward is None and torch.is_grad_enabled() and _any_grad(captured),
         "gradients": [places[leaf] for leaf in captured.gradients],
+        "besides": [],
+        "kept": kept(captured),
+        "again": None,
+        "once": "is a graph of torch.compile's",
+    }
+
+
+def _around(function: Callable[..., Any], captured: Captured) -> dict[str, Any]:
+    """What the host needs of the function itself."""
+    fixed = [argument.value for argument in captured.arguments if argument.kind == "fixed"]
+    once = why_once(captured)
+    return {
+        "besides": besides(function, fixed),
+        "again": None if once else Again(function, captured),
+        "once": once,
     }
 
 

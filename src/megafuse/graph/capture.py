@@ -26,16 +26,18 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from megafuse.graph import origin
-from megafuse.graph.errors import CaptureError, clear_errors
+from megafuse.graph.errors import CaptureError, Untraceable, clear_errors
 from megafuse.graph.guards import guards_of, symbols_of
 from megafuse.graph.ir import Origin
 from megafuse.graph.multiples import in_multiples
+from megafuse.graph.saved_sizes import save_sizes
 from megafuse.graph.tracing import (
     StandIns,
     Watch,
     functional,
     is_number,
     is_written,
+    symbolic_kernels,
     unwrapped,
     wrapped,
 )
@@ -103,7 +105,7 @@ def capture(
     for symbolic in _ATTEMPTS:
         try:
             return _capture(function, args, kwargs or {}, decompositions or {}, symbolic)
-        except CaptureError:
+        except (CaptureError, Untraceable):
             raise
         except Exception as error:  # whatever torch's tracer or the function raises
             failed = failed or error
@@ -129,7 +131,7 @@ def _capture(
         _argument(stand_ins, name, leaf, "number" in symbolic)
         for name, (_, leaf) in zip(names, paths, strict=True)
     )
-    with clear_errors(), stand_ins.mode, traceback.preserve_node_meta():
+    with clear_errors(), stand_ins.mode, symbolic_kernels(), traceback.preserve_node_meta():
         captured = _Trace(function, arguments, spec, dict(decompositions)).captured()
     _refuse_shared_memory(captured, [leaf for _, leaf in paths])
     known = [argument.value for argument in arguments if argument.kind != "fixed"]
@@ -250,6 +252,7 @@ class _Trace:
         traced = self.make_fx(joint)(self.primals, tangents)
         count = counts[-1]
         forward, backward = _min_cut(_tidy(traced), count)
+        save_sizes(forward, backward)
         saved = [node.name for node in _outputs(forward)[count:]]
         gradients = {f"tangents_{i + 1}": i for i in range(len(tangents))}
         takes: list[tuple[Literal["saved", "gradient"], int]] = []

@@ -179,7 +179,14 @@ class _Run:
 
     def extern(self, value: Extern) -> list[Any]:
         args, kwargs = pytree.tree_map(self.argument, (value.args, value.kwargs))
-        return pytree.tree_leaves(value.target(*args, **kwargs))
+        declared = value.target._schema.arguments
+        given = {**dict(zip((a.name for a in declared), args, strict=False)), **kwargs}
+        for each in declared:
+            is_number = type(given.get(each.name)) in (int, float)
+            if is_number and str(each.type).removeprefix("Optional[").startswith("Tensor"):
+                given[each.name] = torch.tensor(given[each.name], dtype=torch.float64)
+        first = [given.pop(a.name) for a in declared[: len(args)]]
+        return pytree.tree_leaves(value.target(*first, **given))
 
     def argument(self, arg: Any) -> Any:
         if isinstance(arg, Value):

@@ -10,6 +10,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.utils._sympy.functions import FloorDiv
 
 from megafuse.codegen.body import Scalar, terms
 from megafuse.codegen.functor import definition
@@ -104,8 +105,21 @@ class _Description:
             found = told(size)
             if found is not None and not self.code.knows(found[0]):
                 self.code.define(found[0], self.code.divided(slot, found[1]))
+        self.solve(shown)
         compared = [(self.code.slot(size), slot) for size, slot in shown]
         return [self.code.equal(a, b) for a, b in compared if a != b]
+
+    def solve(self, shown: list[tuple[Size, int]]) -> None:
+        """Defines symbols that stand alone nowhere: s1 where a size is shown as s1 − 4 or 2·s1."""
+        for size, slot in shown * 2:  # the second time with what the first has found
+            symbols = [s for s in sympy.sympify(size).free_symbols if not self.code.knows(s)]
+            if len(symbols) != 1 or not sympy.sympify(size).is_polynomial(*symbols):
+                continue
+            by = sympy.Poly(size, symbols[0]).all_coeffs()
+            if len(by) == 2 and by[0].is_Integer:
+                here = sympy.Dummy("here", integer=True)
+                self.code.define(here, slot)
+                self.code.define(symbols[0], self.code.slot(FloorDiv(here - by[1], by[0])))
 
     # ---- buffers
 

@@ -139,6 +139,15 @@ inline PyObject* add_variant(PyObject*, PyObject* args) {
   variant->differentiable = r["differentiable"].places();
   variant->in_order = r["in_order"].places();
   variant->gradients = r["gradients"].places();
+  variant->kept = r["kept"].places();
+  variant->again = Py_NewRef(r["again"].object);
+  variant->once = r["once"].text();
+  for (const Expected& leaf : variant->leaves)
+    if (leaf.kind != Expected::Kind::kFixed) variant->placed.push_back(leaf.kind);
+  variant->besides = r["besides"].all([](Reader b) {
+    PyObject* key = b[1].is_none() ? nullptr : Py_NewRef(b[1].object);
+    return Besides{Py_NewRef(b[0].object), key, Py_NewRef(b[2].object)};
+  });
   Function& function = function_of(handle);
   function.variants.insert(function.variants.begin(), std::move(variant));
   Py_RETURN_NONE;
