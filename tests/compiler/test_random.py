@@ -271,6 +271,14 @@ def test_a_generator_of_the_user_s_stays_the_source(ones: Tensor) -> None:
     assert not torch.equal(fused(ones), out)
 
 
+def test_no_second_derivative_with_other_numbers(fused_drop: Fused) -> None:
+    """Running the function again would draw another mask."""
+    x = torch.randn(5, 7, requires_grad=True)
+    (grad,) = torch.autograd.grad(fused_drop(x, 0.5).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="draws random numbers"):
+        grad.sum().backward()
+
+
 def test_rounding_as_eager(ones: Tensor) -> None:
     fused = mf.fuse(drop, rounding="eager")
     out = seeded(fused, ones.bfloat16(), 0.3)

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch.utils import _pytree as pytree
 
+from megafuse.compiler.again import Again, kept, why_once
+from megafuse.compiler.besides import besides
 from megafuse.compiler.fused import Rounding
 from megafuse.compiler.labels import name_inputs
 from megafuse.graph.capture import Captured, capture
 from megafuse.graph.clean import clean
+from megafuse.graph.errors import Untraceable
 from megafuse.graph.ir import Graph
 from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
-from megafuse.graph.plan import Plan
+from megafuse.graph.plan import Call, Plan
 from megafuse.graph.program import describe
 from megafuse.runtime import loader
 
@@ -43,6 +46,12 @@ class Compiled:
     backward: tuple[Graph, Plan] | None
     description: dict[str, Any]
 
+    @property
+    def library(self) -> list[str]:
+        """What is left to the library: the operations, forward and backward."""
+        plans = [self.forward[1], *([self.backward[1]] if self.backward else [])]
+        return [str(s.target) for plan in plans for s in plan.steps if isinstance(s, Call)]
+
 
 def compiled(
     function: Callable[..., Any],
@@ -56,8 +65,18 @@ def compiled(
     `device` is the arguments' own, unless it is said: kernels can be looked at without a GPU.
     """
     name = getattr(function, "__name__", "function").strip("<>")
-    device = device or _device(pytree.tree_leaves((tuple(args), dict(kwargs))))
-    captured = capture(function, args, kwargs, decompositions())
+    device = device or only_device(pytree.tree_leaves((tuple(args), dict(kwargs))))
+    try:
+        captured = capture(function, args, kwargs, decompositions())
+    except Untraceable as error:
+        raise NotFused(str(error)) from error
+    made = planned(captured, name, device, rounding)
+    made.description.update(_around(function, captured))
+    return made
+
+
+def planned(captured: Captured, name: str, device: torch.device, rounding: Rounding) -> Compiled:
+    """From the traced graphs on. Raises NotFused where they should run as they are."""
     try:
         widens = _widened_products(device)
         graph = clean(lower(captured, "forward", widens=widens))
@@ -77,7 +96,8 @@ def compiled(
     return Compiled(captured, forward, backward, description)
 
 
-def _device(leaves: list[Any]) -> torch.device:
+def only_device(leaves: Iterable[Any]) -> torch.device:
+    """That of all tensors among these. Raises NotFused where there are several, or none."""
     devices = {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)}
     if len(devices) != 1:
         there = ", ".join(sorted(map(str, devices))) or "none"
@@ -161,6 +181,21 @@ def _described(
         "in_order": [int(each) for each in captured.in_order],
         "indifferent": backward is None and torch.is_grad_enabled() and _any_grad(captured),
         "gradients": [places[leaf] for leaf in captured.gradients],
+        "besides": [],
+        "kept": kept(captured),
+        "again": None,
+        "once": "is a graph of torch.compile's",
+    }
+
+
+def _around(function: Callable[..., Any], captured: Captured) -> dict[str, Any]:
+    """What the host needs of the function itself."""
+    fixed = [argument.value for argument in captured.arguments if argument.kind == "fixed"]
+    once = why_once(captured)
+    return {
+        "besides": besides(function, fixed),
+        "again": None if once else Again(function, captured),
+        "once": once,
     }
 
 

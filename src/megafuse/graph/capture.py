@@ -26,15 +26,18 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from megafuse.graph import draws, origin, random_calls
-from megafuse.graph.errors import CaptureError, clear_errors
+from megafuse.graph.errors import CaptureError, Untraceable, clear_errors
 from megafuse.graph.guards import guards_of, symbols_of
 from megafuse.graph.ir import Origin
+from megafuse.graph.multiples import in_multiples
+from megafuse.graph.saved_sizes import save_sizes
 from megafuse.graph.tracing import (
     StandIns,
     Watch,
     functional,
     is_number,
     is_written,
+    symbolic_kernels,
     unwrapped,
     wrapped,
 )
@@ -84,7 +87,7 @@ class Captured:
     # The graph is right for a call whose arguments have the sizes, strides and numbers that their
     # stand-ins show (a symbol is what it is where it stands alone), and for which these hold.
     guards: tuple[sympy.Basic, ...] = ()
-    symbols: dict[sympy.Symbol, sympy.Symbol] = field(default_factory=dict)  # torch's → s0, s1, …
+    symbols: dict[sympy.Symbol, sympy.Expr] = field(default_factory=dict)  # torch's → s0, 2·s1, …
 
     def placeholders(self) -> list[int]:
         """Which arguments are the forward graph's placeholders, in their order."""
@@ -102,7 +105,7 @@ def capture(
     for symbolic in _ATTEMPTS:
         try:
             return _capture(function, args, kwargs or {}, decompositions or {}, symbolic)
-        except CaptureError:
+        except (CaptureError, Untraceable):
             raise
         except Exception as error:  # whatever torch's tracer or the function raises
             failed = failed or error
@@ -128,12 +131,15 @@ def _capture(
         _argument(stand_ins, name, leaf, "number" in symbolic)
         for name, (_, leaf) in zip(names, paths, strict=True)
     )
-    with clear_errors(), stand_ins.mode, traceback.preserve_node_meta():
+    with clear_errors(), stand_ins.mode, symbolic_kernels(), traceback.preserve_node_meta():
         captured = _Trace(function, arguments, spec, dict(decompositions)).captured()
     _refuse_shared_memory(captured, [leaf for _, leaf in paths])
     known = [argument.value for argument in arguments if argument.kind != "fixed"]
     captured.symbols = symbols_of(known)
     _refuse_values(captured)
+    parts = [part.graph for part in (captured.forward, captured.backward) if part is not None]
+    tensors = [each for each in known if isinstance(each, torch.Tensor)]
+    captured.symbols = in_multiples(captured.symbols, stand_ins.shapes, tensors, parts)
     captured.guards = guards_of(stand_ins.shapes, captured.symbols)
     return captured
 
@@ -247,6 +253,7 @@ class _Trace:
         traced = self.make_fx(joint)(self.primals, tangents)
         count = counts[-1]
         forward, backward = _min_cut(_tidy(traced), count)
+        save_sizes(forward, backward)
         saved = [node.name for node in _outputs(forward)[count:]]
         gradients = {f"tangents_{i + 1}": i for i in range(len(tangents))}
         takes: list[tuple[Literal["saved", "gradient"], int]] = []

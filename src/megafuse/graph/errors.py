@@ -26,6 +26,10 @@ class CaptureError(RuntimeError):
         self.what, self.instead, self.origin = what, instead, where
 
 
+class Untraceable(NotImplementedError):
+    """The function runs, but only as it is: torch has no way to trace a part of it."""
+
+
 @contextmanager
 def clear_errors() -> Iterator[None]:
     """What torch's tracer cannot do, as one error with the user's line."""
@@ -54,6 +58,12 @@ def clear_errors() -> Iterator[None]:
             origin.of_error(error.__traceback__),
         ) from error
     except AssertionError as error:
+        if "token for effect" in str(error):
+            where = origin.of_error(error.__traceback__)
+            place = f" ({where.file}, line {where.line}: {where.text})" if where.file else ""
+            raise Untraceable(
+                f"it raises an error for some values of a tensor, as torch.linalg does{place}"
+            ) from error
         if "convert all Tensors to FakeTensors" not in str(error):
             raise
         raise CaptureError(

@@ -69,6 +69,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "PowByNatural": lambda a, b: a**b,
     "FloatPow": lambda a, b: a**b,
     "ToFloat": float,
+    "TruncToInt": int,
     "Abs": abs,
     "Equality": lambda a, b: a == b,
     "Unequality": lambda a, b: a != b,

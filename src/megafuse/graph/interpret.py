@@ -33,6 +33,7 @@ from megafuse.graph.ir import (
     View,
     axis,
 )
+from megafuse.graph.multiples import told
 
 Mode = Literal["eager", "fused", "exact"]
 _HALVES = (torch.float16, torch.bfloat16)
@@ -64,8 +65,9 @@ class _Run:
                     self.bind(size, real)
 
     def bind(self, size: Any, real: int | float) -> None:
-        if isinstance(size, sympy.Symbol):
-            self.symbols.setdefault(size, real)
+        found = told(size)
+        if found is not None:
+            self.symbols.setdefault(found[0], real if found[1] == 1 else real // found[1])
 
     def held(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype that a value of this dtype is held in."""
@@ -180,7 +182,14 @@ class _Run:
 
     def extern(self, value: Extern) -> list[Any]:
         args, kwargs = pytree.tree_map(self.argument, (value.args, value.kwargs))
-        return pytree.tree_leaves(value.target(*args, **kwargs))
+        declared = value.target._schema.arguments
+        given = {**dict(zip((a.name for a in declared), args, strict=False)), **kwargs}
+        for each in declared:
+            is_number = type(given.get(each.name)) in (int, float)
+            if is_number and str(each.type).removeprefix("Optional[").startswith("Tensor"):
+                given[each.name] = torch.tensor(given[each.name], dtype=torch.float64)
+        first = [given.pop(a.name) for a in declared[: len(args)]]
+        return pytree.tree_leaves(value.target(*first, **given))
 
     def argument(self, arg: Any) -> Any:
         if isinstance(arg, Value):

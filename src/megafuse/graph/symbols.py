@@ -93,6 +93,10 @@ class Code:
         """The slot that says whether two slots of ints are equal."""
         return self._add("equal", a, b)
 
+    def divided(self, slot: int, by: int) -> int:
+        """The slot that has this one's int over a number, rounded down."""
+        return slot if by == 1 else self._add("floor_divide", slot, self._constant(by))
+
     def _slot(self, expr: Any) -> int:
         if isinstance(expr, (bool, int, float)):
             return self._constant(expr)
@@ -137,7 +141,20 @@ class Code:
             return self._either(integer, real, a, b, gives=False)
         if name in ("FloorToInt", "floor"):
             return self._add("floor", self._as_real(args[0]), 0)
+        if name == "TruncToInt":
+            return self._truncated(self._as_real(args[0]))
         raise NotWritten(f"an expression of sizes has {name}: {expr}")
+
+    def _truncated(self, real: int) -> int:
+        """Towards 0: ⌊max(x, 0)⌋ − ⌊max(−x, 0)⌋."""
+        zero, minus = self._constant(0.0), self._constant(-1.0)
+        below = self._add("real_multiply", real, minus, real=True)
+        whole = [
+            self._add("floor", self._add("real_maximum", each, zero, real=True))
+            for each in (real, below)
+        ]
+        negative = self._add("multiply", whole[1], self._constant(-1))
+        return self._add("add", whole[0], negative)
 
     def _piecewise(self, branches: tuple[Any, ...]) -> int:
         """The first branch whose condition holds: otherwise + holds · (value − otherwise)."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
@@ -124,6 +125,8 @@ class Watch(TorchFunctionMode):
         if name in _REFUSED and any(isinstance(arg, torch.Tensor) for arg in args):
             caller = sys._getframe(1).f_code.co_name  # bool(x) asks for x.item()
             raise CaptureError(*_REFUSED.get(caller, _REFUSED[name]), origin.here())
+        if name == "pad":
+            _see_padding(*args, **(kwargs or {}))
         here = origin.here()
         traceback.set_stack_trace([origin.written(here)])
         result = random_calls.replaced(func, args)(*args, **(kwargs or {}))
@@ -145,11 +148,33 @@ class Watch(TorchFunctionMode):
             stack.extend(before for before, _ in node.next_functions)
 
 
+def _see_padding(
+    x: torch.Tensor, pad: Sequence[int], mode: str = "constant", *rest: Any, **more: Any
+) -> None:
+    """torch's Python kernels do not ask whether there is enough to reflect. To compare is to note a
+    guard: smaller sizes are captured anew, and refused."""
+    for at, size in enumerate(pad if mode == "reflect" else ()):
+        there = x.shape[-1 - at // 2]
+        if not size < there:
+            raise RuntimeError(
+                "Padding size should be less than the corresponding input dimension, but got: "
+                f"padding {size} at dimension {x.dim() - 1 - at // 2} of size {there}"
+            )
+
+
 @contextmanager
 def functional() -> Iterator[None]:
     """Operations in place on functional tensors become new values."""
     key = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
     with torch._C._ExcludeDispatchKeyGuard(key), FunctionalTensorMode():
+        yield
+
+
+@contextmanager
+def symbolic_kernels() -> Iterator[None]:
+    """torch's Python kernels where it has some: they take symbolic sizes. Those in C++ read them as
+    ints, and then the graph is for these sizes alone. AOTAutograd traces so too."""
+    with enable_python_dispatcher():  # type: ignore[no-untyped-call]
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,25 +22,30 @@ def _argument(argument: Argument, run: int, seed: int, device: str) -> Any:
         return argument.each[run]
     random = torch.Generator()
     random.manual_seed(zlib.crc32(f"{seed} {run} {argument.name}".encode()))
-    made = _laid_out(argument, argument.each[run], random).to(device)
+
+    def filled(*sizes: int) -> torch.Tensor:
+        return _filled(argument, sizes, random).to(device)
+
+    made = _laid_out(argument, argument.each[run], filled)
     return made.requires_grad_(argument.requires_grad)
 
 
-def _laid_out(argument: Argument, shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
+def _laid_out(
+    argument: Argument, shape: tuple[int, ...], filled: Callable[..., torch.Tensor]
+) -> torch.Tensor:
+    """A view, made on the device: a copy there would lie as copies do."""
     rank = len(shape)
     if argument.layout == "transposed" and rank > 1:
-        turned = _filled(argument, (*shape[:-2], shape[-1], shape[-2]), random)
-        return turned.transpose(-1, -2)
+        return filled(*shape[:-2], shape[-1], shape[-2]).transpose(-1, -2)
     if argument.layout == "sliced" and rank:
-        return _filled(argument, (*shape[:-1], shape[-1] * 2 + 1), random)[..., 1::2]
+        return filled(*shape[:-1], shape[-1] * 2 + 1)[..., 1::2]
     if argument.layout == "offset" and rank:
-        return _filled(argument, (shape[0] + 1, *shape[1:]), random)[1:]
+        return filled(shape[0] + 1, *shape[1:])[1:]
     if argument.layout == "expanded" and rank and shape[0]:
-        return _filled(argument, (1, *shape[1:]), random).expand(shape)
+        return filled(1, *shape[1:]).expand(shape)
     if argument.layout == "channels_last" and rank == 4:
-        filled = _filled(argument, shape, random)
-        return filled.contiguous(memory_format=torch.channels_last)
-    return _filled(argument, shape, random)
+        return filled(*shape).contiguous(memory_format=torch.channels_last)
+    return filled(*shape)
 
 
 def _filled(argument: Argument, shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:

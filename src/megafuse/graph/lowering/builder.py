@@ -50,7 +50,6 @@ class Builder:
     ) -> None:
         self.trusts_indices = trusts_indices
         self.sizes = sizes  # torch's sizes as ours
-        self.moved = False  # whether the node's result is on another device than its operands
         self.values: list[Value] = []
         self.numbers: set[Value] = set()  # Python's, to promotion: the call's and made from these
         self.origin = Origin()

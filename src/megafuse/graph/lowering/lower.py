@@ -29,6 +29,7 @@ from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the tabl
 )
 from megafuse.graph.lowering.builder import SUPPORTED, Builder
 from megafuse.graph.lowering.table import RULES, NotLowered
+from megafuse.graph.multiples import told
 from megafuse.graph.names import Names
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -74,6 +75,8 @@ class _Lowering:
         self.env: dict[torch.fx.Node, Any] = {}
         self.inputs: list[Input | Number] = []
         self.constants: list[torch.Tensor] = []
+        given = [a.value.device for a in captured.arguments if a.kind == "tensor"]
+        self.device = given[0] if given else torch.device("cpu")
         self.widens: Collection[torch.dtype] = ()
 
     def graph(self) -> Graph:
@@ -97,6 +100,8 @@ class _Lowering:
     def output(self, node: torch.fx.Node | None) -> Value | None:
         if node is None:
             return None
+        if isinstance(node, torch.fx.Node) and self.is_elsewhere(node.meta.get("val")):
+            raise NotImplementedError(f"a result is on another device than {self.device}")
         found = self.env[node] if isinstance(node, torch.fx.Node) else node
         if isinstance(found, Value):
             return found
@@ -139,7 +144,7 @@ class _Lowering:
                 dtype=torch.float64 if floats else torch.int64,
                 shape=(),
                 position=position,
-                symbol=expr if isinstance(expr, sympy.Symbol) else None,
+                symbol=expr if told(expr) is not None else None,
             )
         self.inputs.append(self.builder.add(made, name))
         if isinstance(made, Input):
@@ -169,7 +174,7 @@ class _Lowering:
             position=len(self.input_names) + len(self.constants),
             strides=tuple(tensor.stride()),
         )
-        self.constants.append(tensor)
+        self.constants.append(tensor.to(self.device))
         self.inputs.append(self.builder.add(made, "table"))
         return made
 
@@ -184,6 +189,7 @@ class _Lowering:
         args, kwargs = pytree.tree_map_only(
             torch.fx.Node, lambda arg: self.env[arg], (node.args, dict(node.kwargs))
         )
+        self.refuse_to_leave(node)
         rule = RULES.get(node.target)
         if rule is not None and self.within_reach(node):
             before = len(self.builder.values)
@@ -191,17 +197,27 @@ class _Lowering:
                 return rule(self.builder, *args, **kwargs)
             except NotLowered:
                 del self.builder.values[before:]
+        if any(map(self.is_elsewhere, (*_taken(node), *_given(node)))):
+            raise NotImplementedError(f"{node.target} has a tensor on another device")
         if getattr(out, "dtype", None) in self.widens and products.is_product(node.target, args):
             return products.widened(self.builder, node.target, args, kwargs)
         return self.extern(node, args, kwargs)
 
     def within_reach(self, node: torch.fx.Node) -> bool:
-        """Whether the IR has the dtypes of all tensors here. Notes if one is on another device."""
-        took = [arg.meta.get("val") for arg in node.all_input_nodes]
-        gave = pytree.tree_leaves(node.meta.get("val"))
-        tensors = [t for t in (*took, *gave) if isinstance(t, torch.Tensor)]
-        self.builder.moved = len({tensor.device for tensor in tensors}) > 1
+        """Whether the IR has the dtypes of all tensors here."""
+        tensors = (*_taken(node), *_given(node))
         return all(t.dtype in SUPPORTED and t.layout == torch.strided for t in tensors)
+
+    # Devices: a table or a range that is made elsewhere, on the CPU as a rule, and moved here later
+    # is made here. But what is computed here stays: kernels read no memory of another device.
+
+    def is_elsewhere(self, like: Any) -> bool:
+        return isinstance(like, torch.Tensor) and like.device != self.device
+
+    def refuse_to_leave(self, node: torch.fx.Node) -> None:
+        here = [t for t in _taken(node) if not self.is_elsewhere(t)]
+        if here and any(map(self.is_elsewhere, _given(node))):
+            raise NotImplementedError(f"{node.target} leaves {self.device}")
 
     def extern(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         leaves, spec = pytree.tree_flatten(node.meta["val"])
@@ -237,6 +253,16 @@ class _Lowering:
             return
         if value.origin == replace(origin, name=None):
             self.builder.rename(value, origin)
+
+
+def _taken(node: torch.fx.Node) -> list[torch.Tensor]:
+    took = [arg.meta.get("val") for arg in node.all_input_nodes]
+    return [t for t in pytree.tree_leaves(took) if isinstance(t, torch.Tensor)]
+
+
+def _given(node: torch.fx.Node) -> list[torch.Tensor]:
+    gave = pytree.tree_leaves(node.meta.get("val"))
+    return [t for t in gave if isinstance(t, torch.Tensor)]
 
 
 def _named(graph: torch.fx.Graph) -> dict[torch.fx.Node, Origin]:

@@ -249,8 +249,6 @@ def lerp(b: Builder, start: Value, end: Value, weight: Operand) -> Value:
 
 @rule(aten._to_copy.default)
 def to_copy(b: Builder, x: Value, dtype: torch.dtype | None = None, **more: Any) -> Value:
-    if more.get("device") not in (None, b.out.device) or b.moved:
-        raise NotLowered
     return b.cast(x, b.out.dtype)
 
 
@@ -275,6 +273,4 @@ def identity(b: Builder, x: Value, **memory: Any) -> Value:
 @rule(aten.copy.default)
 def copy(b: Builder, x: Value, source: Value, non_blocking: bool = False) -> Value:
     """What x[...] = source becomes: source in x's dtype and shape."""
-    if b.moved:
-        raise NotLowered
     return b.expanded(b.cast(source, x.dtype), x.shape)

@@ -8,8 +8,9 @@ namespace megafuse::graph {
 
 struct Function {
   std::vector<std::shared_ptr<const Variant>> variants;  // the one that fitted last comes first
-  PyObject* capture;    // (*leaves): makes a variant for them, adds it, calls again
-  PyObject* reference;  // (*leaves): the function itself, unfused
+  PyObject* capture;     // (*leaves): makes a variant for them, adds it, calls again
+  PyObject* reference;   // (*leaves): the function itself, unfused
+  bool has_run = false;  // of a graph: as a program, so that its kernels can be built
 
   Function(PyObject* c, PyObject* r) : capture(Py_NewRef(c)), reference(Py_NewRef(r)) {}
   ~Function() {
@@ -72,6 +73,7 @@ inline PyObject* call_function(PyObject* self, PyObject* const* leaves, Py_ssize
     if (i > 0) std::swap(function.variants[0], function.variants[i]);
     RECORD_FUNCTION(variant->forward.name, std::vector<c10::IValue>());
     try {
+      run.take();
       const std::vector<at::Tensor> results = run.run();
       return returned(*variant, results, run);
     } catch (const UseReference&) {  // a kernel that cannot be built here
@@ -137,6 +139,15 @@ inline PyObject* add_variant(PyObject*, PyObject* args) {
   variant->differentiable = r["differentiable"].places();
   variant->in_order = r["in_order"].places();
   variant->gradients = r["gradients"].places();
+  variant->kept = r["kept"].places();
+  variant->again = Py_NewRef(r["again"].object);
+  variant->once = r["once"].text();
+  for (const Expected& leaf : variant->leaves)
+    if (leaf.kind != Expected::Kind::kFixed) variant->placed.push_back(leaf.kind);
+  variant->besides = r["besides"].all([](Reader b) {
+    PyObject* key = b[1].is_none() ? nullptr : Py_NewRef(b[1].object);
+    return Besides{Py_NewRef(b[0].object), key, Py_NewRef(b[2].object)};
+  });
   Function& function = function_of(handle);
   function.variants.insert(function.variants.begin(), std::move(variant));
   Py_RETURN_NONE;

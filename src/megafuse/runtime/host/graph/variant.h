@@ -1,8 +1,8 @@
 // One capture of a function: what a call must look like, its program, and that of its backward.
 #pragma once
 
+#include "graph/again.h"
 #include "graph/parse.h"
-#include "torch/autograd.h"
 
 namespace megafuse::graph {
 
@@ -25,6 +25,14 @@ struct Returned {
 };
 enum class Structure : uint8_t { kLeaf, kTuple, kOther };
 
+// What the function reads besides its arguments, and was captured with: an entry of a dict (a
+// global, an attribute), or where `key` is null what a closure's cell holds.
+struct Besides {
+  PyObject* owner;
+  PyObject* key;
+  PyObject* value;
+};
+
 struct Taken {
   bool saved;  // else the gradient of a result
   int which;
@@ -32,6 +40,7 @@ struct Taken {
 
 struct Variant {
   std::vector<Expected> leaves;
+  std::vector<Besides> besides;
   Program forward;
   std::optional<Program> backward;
   bool differentiates = false;
@@ -45,15 +54,37 @@ struct Variant {
   Places differentiable;          // results with a gradient
   Places in_order;                // of each, whether its gradient is taken in order, not as it lies
   Places gradients;               // the leaves that the backward's results are gradients of
+  Places kept;                    // of each leaf: which saved value it is, or -1
+  PyObject* again = nullptr;      // runs the function itself for its gradients, or None
+  std::string once;               // why None
+  std::vector<Expected::Kind> placed;  // what each leaf is, without the fixed ones
+
+  bool is_tensor(size_t leaf) const { return placed[leaf] == Expected::Kind::kTensor; }
+  bool is_real(size_t leaf) const { return placed[leaf] == Expected::Kind::kReal; }
 
   Variant() = default;
   Variant(const Variant&) = delete;
   ~Variant() {
     for (const Expected& leaf : leaves) Py_XDECREF(leaf.fixed);
     for (const Returned& leaf : returned) Py_XDECREF(leaf.fixed);
+    for (const Besides& each : besides) {
+      Py_DECREF(each.owner);
+      Py_XDECREF(each.key);
+      Py_DECREF(each.value);
+    }
     Py_XDECREF(unflatten);
+    Py_XDECREF(again);
   }
 };
+
+// Of one type and equal; what cannot be compared is not.
+inline bool same(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  if (!a || Py_TYPE(a) != Py_TYPE(b)) return false;
+  const int equal = PyObject_RichCompareBool(a, b, Py_EQ);
+  if (equal < 0) PyErr_Clear();
+  return equal == 1;
+}
 
 // Whether every leaf is what the variant was captured for; fills `found`, without fixed ones.
 inline bool fits(const Variant& variant, PyObject* const* objects, Py_ssize_t n,
@@ -91,14 +122,13 @@ inline bool fits(const Variant& variant, PyObject* const* objects, Py_ssize_t n,
         found.push_back({nullptr, {.real = PyFloat_AS_DOUBLE(object)}});
         break;
       case Expected::Kind::kFixed: {
-        if (object == expected.fixed) break;
-        if (Py_TYPE(object) != Py_TYPE(expected.fixed)) return false;
-        const int same = PyObject_RichCompareBool(object, expected.fixed, Py_EQ);
-        if (same < 0) PyErr_Clear();
-        if (same != 1) return false;
+        if (!same(object, expected.fixed)) return false;
       }
     }
   }
+  for (const Besides& each : variant.besides)
+    if (!same(each.key ? PyDict_GetItem(each.owner, each.key) : PyCell_GET(each.owner), each.value))
+      return false;
   return variant.indifferent || (any_grad && at::GradMode::is_enabled()) == variant.differentiates;
 }
 
@@ -132,18 +162,79 @@ struct GraphBackward : Node {
   std::vector<SavedVariable> saved;
   std::vector<std::optional<Slot>> numbers;  // what is saved and no tensor
   std::vector<Shape> strides;                // of the differentiable results' gradients
+  std::vector<Recorded> arguments;           // of each leaf, for `again`
   bool released = false;
 
   std::string name() const override { return variant->forward.name + "Backward"; }
 
   variable_list apply(variable_list&& incoming) override {
-    const Program& program = *variant->backward;
     TORCH_CHECK(!released, "megafuse: the graph of ", variant->forward.name,
                 " was freed by an earlier backward pass; call backward with retain_graph=True to "
                 "go through it twice.");
-    bool any = false, differentiate = false;
-    for (const at::Tensor& g : incoming) any |= g.defined();
+    bool any = false, plain = true;
+    for (const at::Tensor& g : incoming) {
+      any |= g.defined();
+      plain = plain && (!g.defined() || is_plain(g));
+    }
     if (!any) return variable_list(variant->gradients.size());
+    if (plain && !at::GradMode::is_enabled()) return run(incoming);
+    std::string why = variant->once;
+    if (why.empty()) {
+      const GilAcquire gil;
+      const std::vector<PyObject*> leaves = given_again(why);
+      if (why.empty()) return python_gradients(variant->again, leaves, incoming, wanted());
+    }
+    why = "megafuse: " + variant->forward.name + " is fused, and " + why;
+    TORCH_CHECK(plain, why);
+    variable_list gradients = run(incoming);
+    refuse_to_differentiate(gradients, why, next_edges());
+    return gradients;
+  }
+
+  void release_variables() override {
+    released = true;
+    for (SavedVariable& s : saved) s.reset_data();
+    arguments.clear();
+  }
+
+ private:
+  std::vector<bool> wanted() const {
+    std::vector<bool> found;
+    for (size_t i = 0; i < variant->gradients.size(); ++i)
+      found.push_back(task_should_compute_output(i));
+    return found;
+  }
+
+  // The call's tensors and numbers as Python objects, with the gradient edges that they had; or why
+  // they are not there.
+  std::vector<PyObject*> given_again(std::string& why) {
+    std::vector<at::Tensor> tensors(variant->kept.size());
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (!variant->is_tensor(i)) continue;
+      tensors[i] = variant->kept[i] >= 0 ? saved[variant->kept[i]].unpack(getptr()).detach()
+                                         : arguments[i].tensor();
+      if (tensors[i].defined()) continue;
+      why =
+          "its second derivative needs its arguments, of which one is gone or was written to "
+          "since; "
+          "keep it, or call the function's `.function`, which is not fused.";
+      return {};
+    }
+    for (size_t i = 0; i < variant->gradients.size(); ++i)
+      torch::autograd::impl::set_gradient_edge(tensors[variant->gradients[i]], next_edge(i));
+    std::vector<PyObject*> leaves;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const Slot number = arguments[i].number;
+      leaves.push_back(tensors[i].defined()  ? THPVariable_Wrap(tensors[i])
+                       : variant->is_real(i) ? PyFloat_FromDouble(number.real)
+                                             : PyLong_FromLongLong(number.integer));
+    }
+    return leaves;
+  }
+
+  variable_list run(const variable_list& incoming) {
+    const Program& program = *variant->backward;
     std::vector<at::Tensor> tensors;
     tensors.reserve(variant->takes.size());
     c10::SmallVector<Leaf, 16> leaves;
@@ -158,12 +249,8 @@ struct GraphBackward : Node {
         const at::Tensor& g = incoming[taken.which];
         tensors.push_back(g.defined() ? g : input_metadata(taken.which).zeros_like());
       }
-      differentiate |= tensors.back().requires_grad();
       leaves.push_back({&tensors.back(), {}});
     }
-    TORCH_CHECK(!(differentiate && at::GradMode::is_enabled()), "megafuse: ", variant->forward.name,
-                " is fused, and a fused function has no second derivative; call it without "
-                "create_graph=True, or call its `.function`, which is not fused.");
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard below_autocast(kAutocast);
     const GilRelease no_gil;
@@ -176,8 +263,9 @@ struct GraphBackward : Node {
     program.code.run(leaves, memory.slots);
     TORCH_CHECK(program.accepts(memory.slots), "megafuse: the backward of ", program.name,
                 " was captured for other layouts. Please report this.");
+    program.take(leaves, memory);
     try {
-      program.run(leaves, memory);
+      program.run(memory);
     } catch (const UseReference&) {
       TORCH_CHECK(false, "megafuse: a kernel of ", program.name,
                   " cannot be built or run here; call the function's `.function`, unfused.");
@@ -187,11 +275,6 @@ struct GraphBackward : Node {
       gradients.push_back(output.kind == Output::Kind::kTensor ? memory.view(output.view)
                                                                : at::Tensor());
     return gradients;
-  }
-
-  void release_variables() override {
-    released = true;
-    for (SavedVariable& s : saved) s.reset_data();
   }
 };
 
@@ -207,6 +290,9 @@ class Run {
     return variant_->forward.accepts(memory_.slots);
   }
 
+  // The arguments, which the caller may let go of after this where nothing is recorded.
+  void take() { variant_->forward.take(leaves_, memory_); }
+
   // The results, by their place among the forward program's outputs; undefined for numbers.
   std::vector<at::Tensor> run() {
     const Program& program = variant_->forward;
@@ -215,7 +301,7 @@ class Run {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       const c10::impl::ExcludeDispatchKeyGuard below_autocast(kAutocast);
       const GilRelease no_gil;
-      program.run(leaves_, memory_);
+      program.run(memory_);
     }
     for (const Output& output : program.outputs)
       results.push_back(output.kind == Output::Kind::kTensor ? program.tensor(output, memory_)
@@ -247,6 +333,11 @@ class Run {
       bool is_output = false;
       for (int result : variant_->differentiable) is_output |= results[result].is_same(t);
       node->saved.push_back(t.defined() ? SavedVariable(t, is_output) : SavedVariable());
+    }
+    for (size_t i = 0; variant_->once.empty() && i < leaves_.size(); ++i) {
+      const Leaf& leaf = leaves_[i];
+      const bool held = leaf.tensor && variant_->kept[i] < 0;
+      node->arguments.push_back(held ? Recorded(*leaf.tensor) : Recorded(leaf.number));
     }
   }
 

@@ -1,0 +1,183 @@
+// One block of a CUDA launch: its threads take turns, and wait for each other at barriers and
+// shuffles. What a GPU leaves undefined is an error here.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+
+#include "emulated.h"
+#include "fibers.h"
+
+namespace emulator {
+
+struct Mistake : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+enum class Order : int { kForward, kReverse, kRandom };
+
+class Block {
+ public:
+  using Entry = void (*)(void** params);
+
+  // Runs all threads to their ends; throws a Mistake where they get stuck.
+  void run(Entry entry, void** params, unsigned threads, Order order) {
+    entry_ = entry;
+    params_ = params;
+    count_ = threads;
+    while (threads_.size() < threads) threads_.push_back(std::make_unique<Thread>());
+    barriers_ = {};
+    warps_.assign((threads + 31) / 32, {});
+    for (unsigned i = 0; i < threads; ++i) {
+      Thread& t = *threads_[i];
+      t.index = {i, 0, 0};
+      t.state = State::kReady;
+      t.fiber.start(&body, this);
+    }
+    mistake_.clear();
+    std::vector<unsigned> turns(threads);
+    std::iota(turns.begin(), turns.end(), 0u);
+    if (order == Order::kReverse) std::reverse(turns.begin(), turns.end());
+    for (bool any = true; any;) {
+      if (order == Order::kRandom) std::shuffle(turns.begin(), turns.end(), random_);
+      any = false;
+      for (unsigned i : turns) {
+        if (threads_[i]->state != State::kReady) continue;
+        any = true;
+        current_ = threads_[i].get();
+        emulated_thread = &current_->index;
+        current_->fiber.enter();
+        if (!mistake_.empty()) throw Mistake(mistake_);
+      }
+    }
+    for (unsigned i = 0; i < threads; ++i)
+      if (threads_[i]->state != State::kDone) throw Mistake(stuck());
+  }
+
+  // ---- called by the threads
+
+  // Waits until `expected` threads wait at the barrier of this number.
+  void barrier(unsigned number, unsigned expected) {
+    Barrier& b = barriers_[number];
+    if (b.waiting > 0 && b.expected != expected)
+      return fail("threads wait at barrier " + std::to_string(number) + " for " +
+                  std::to_string(b.expected) + " and for " + std::to_string(expected));
+    b.expected = expected;
+    current_->barrier = number;
+    if (++b.waiting < expected) return wait(State::kAtBarrier);
+    b.waiting = 0;
+    for (unsigned i = 0; i < count_; ++i)
+      if (threads_[i]->state == State::kAtBarrier && threads_[i]->barrier == number)
+        threads_[i]->state = State::kReady;
+  }
+  void whole_barrier() { barrier(0, count_); }
+
+  // Gives 32 bits to the lanes of `mask` and takes those of lane `from`.
+  uint32_t shuffle(uint32_t mask, uint32_t value, unsigned from) {
+    const unsigned thread = current_->index.x, lane = thread % 32, first = thread - lane;
+    Warp& warp = warps_[thread / 32];
+    // A last warp that is not whole names all its lanes, as on a GPU: those count as ended.
+    if (count_ - first < 32) mask &= (1u << (count_ - first)) - 1;
+    if (!(mask >> lane & 1) || !(mask >> from & 1)) {
+      fail("a shuffle by or from a lane that is not in its mask");
+      return 0;
+    }
+    for (unsigned l = 0; l < 32; ++l)
+      if (mask >> l & 1 && threads_[first + l]->state == State::kDone) {
+        fail("a shuffle waits for lane " + std::to_string(l) + " of its warp, which has ended");
+        return 0;
+      }
+    if (warp.waiting && warp.mask != mask) {
+      fail("lanes of a warp shuffle with different masks");
+      return 0;
+    }
+    warp.mask = mask;
+    warp.given[lane] = value;
+    warp.from[lane] = from;
+    warp.waiting |= 1u << lane;
+    if (warp.waiting != mask) {
+      wait(State::kAtShuffle);
+      return warp.taken[lane];
+    }
+    warp.waiting = 0;
+    for (unsigned l = 0; l < 32; ++l)
+      if (mask >> l & 1) {
+        warp.taken[l] = warp.given[warp.from[l]];
+        threads_[first + l]->state = State::kReady;
+      }
+    return warp.taken[lane];
+  }
+
+  std::string where() const {
+    return "thread " + std::to_string(current_->index.x) + " of block (" +
+           std::to_string(emulated_block.x) + ", " + std::to_string(emulated_block.y) + ")";
+  }
+
+ private:
+  enum class State { kReady, kAtBarrier, kAtShuffle, kDone };
+  struct Thread {
+    Fiber fiber;
+    Coordinates index;
+    State state;
+    unsigned barrier;
+  };
+  struct Barrier {
+    unsigned waiting = 0, expected = 0;
+  };
+  struct Warp {
+    uint32_t mask = 0, waiting = 0;
+    uint32_t given[32], taken[32];
+    unsigned from[32];
+  };
+
+  static void body(void* self) {
+    Block& block = *static_cast<Block*>(self);
+    block.entry_(block.params_);
+    block.current_->state = State::kDone;
+  }
+  void wait(State state) {
+    Thread& mine = *current_;
+    mine.state = state;
+    mine.fiber.leave();
+  }
+  // Ends the launch; a thread of a GPU has no way back from here either.
+  void fail(const std::string& what) {
+    mistake_ = where() + ": " + what;
+    current_->fiber.leave();
+  }
+  std::string stuck() const {
+    unsigned done = 0, at_shuffle = 0, at_barrier[kBarriers] = {};
+    for (unsigned i = 0; i < count_; ++i) {
+      done += threads_[i]->state == State::kDone;
+      at_shuffle += threads_[i]->state == State::kAtShuffle;
+      if (threads_[i]->state == State::kAtBarrier) ++at_barrier[threads_[i]->barrier];
+    }
+    std::string text = "block (" + std::to_string(emulated_block.x) + ", " +
+                       std::to_string(emulated_block.y) + ") is stuck: " + std::to_string(done) +
+                       " threads have ended";
+    if (at_shuffle) text += ", " + std::to_string(at_shuffle) + " wait at a shuffle";
+    for (unsigned b = 0; b < kBarriers; ++b)
+      if (at_barrier[b])
+        text += ", " + std::to_string(at_barrier[b]) + " wait at barrier " + std::to_string(b) +
+                " for " + std::to_string(barriers_[b].expected);
+    return text;
+  }
+
+  static constexpr unsigned kBarriers = 16;
+  std::vector<std::unique_ptr<Thread>> threads_;
+  std::array<Barrier, kBarriers> barriers_;
+  std::vector<Warp> warps_;
+  std::mt19937 random_{1};
+  Entry entry_ = nullptr;
+  void** params_ = nullptr;
+  unsigned count_ = 0;
+  Thread* current_ = nullptr;
+  std::string mistake_;
+};
+
+}  // namespace emulator

@@ -1,0 +1,339 @@
+"""Functions whose generated CUDA kernels run in the emulator, and the arguments of each.
+
+A group is a list of cases that one process runs. Sizes are chosen by what the drivers do with them:
+widths of vectors, tails, rows that a warp, a block or no block holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+GROUPS: dict[str, list[Case]] = {}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`draw` makes the arguments, on the CPU; floats get gradients where `gradients`.
+
+    `apart`: elements from one row to the next on the GPU, so that offsets need 64 bits.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    draw: Callable[[], tuple[Any, ...]]
+    gradients: bool = False
+    apart: int = 0
+    hosted: bool = False  # the last argument stays on the host
+    fused: bool = True
+
+
+def add(
+    group: str,
+    name: str,
+    function: Callable[..., Any],
+    *draws: Callable[[], tuple[Any, ...]],
+    gradients: bool = False,
+    apart: int = 0,
+    hosted: bool = False,
+    fused: bool = True,
+) -> None:
+    """The function as one case for each way to draw its arguments."""
+    made = GROUPS.setdefault(group, [])
+    for i, draw in enumerate(draws):
+        label = name if len(draws) == 1 else f"{name}-{i}"
+        made.append(Case(label, function, draw, gradients, apart, hosted, fused))
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape).to(dtype)
+
+
+def integers(*shape: int, dtype: torch.dtype = torch.int64, most: int = 9) -> Tensor:
+    low = 0 if dtype == torch.uint8 else -most
+    return torch.randint(low, most + 1, shape).to(dtype)
+
+
+def sized(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Callable[[], Any]:
+    """Draws a tensor of each shape."""
+    return lambda: tuple(normal(*shape, dtype=dtype) for shape in shapes)
+
+
+def off(t: Tensor, by: int = 1) -> Tensor:
+    """The same elements, `by` of them after an address that is a multiple of 16."""
+    return torch.cat([t.flatten()[:1].expand(by), t.flatten()])[by:].view_as(t)
+
+
+HALF, BF16, DOUBLE = torch.float16, torch.bfloat16, torch.float64
+
+# ---- pointwise: vectors, tails, broadcasts, layouts
+
+SWISH = lambda x, y: F.silu(x) * y + 0.5  # noqa: E731
+add("pointwise", "whole", SWISH, *[sized((n,), (n,)) for n in (1, 3, 128, 1000, 4099)])
+add("pointwise", "rows_odd", SWISH, sized((33, 65), (33, 65)), sized((7, 63), (63,)))
+add("pointwise", "bias", SWISH, sized((9, 64), (64,)), sized((9, 61), (61,)))
+add("pointwise", "column", SWISH, sized((9, 64), (9, 1)), sized((17, 3, 5), (17, 1, 5)))
+add("pointwise", "both", SWISH, sized((64, 1), (1, 48)), sized((5, 1), (1, 7)))
+add("pointwise", "one", SWISH, sized((), (40,)), sized((), ()))
+add(
+    "pointwise", "half", SWISH, sized((13, 72), (72,), dtype=HALF), sized((4099,), (1,), dtype=HALF)
+)
+add(
+    "pointwise",
+    "bf16",
+    SWISH,
+    sized((13, 72), (72,), dtype=BF16),
+    sized((5, 33), (33,), dtype=BF16),
+)
+add("pointwise", "double", SWISH, sized((13, 6), (6,), dtype=DOUBLE))
+add(
+    "pointwise",
+    "mixed",
+    SWISH,
+    lambda: (normal(9, 40, dtype=BF16), normal(9, 40)),
+    lambda: (normal(9, 40), normal(40, dtype=DOUBLE)),
+)
+add(
+    "pointwise",
+    "unaligned",
+    SWISH,
+    lambda: (off(normal(9, 64)), normal(9, 64)),
+    lambda: (off(normal(9, 64), 2), off(normal(64), 3)),
+    lambda: (off(normal(500, dtype=BF16), 5), normal(500, dtype=BF16)),
+)
+add(
+    "pointwise",
+    "layouts",
+    SWISH,
+    lambda: (normal(12, 20).t(), normal(20, 12)),
+    lambda: (normal(12, 41)[:, ::2], normal(12, 21)),
+    lambda: (normal(2, 8, 4, 4).to(memory_format=torch.channels_last), normal(8, 1, 1)),
+    lambda: (normal(1, 20).expand(6, 20), normal(6, 1).expand(6, 20)),
+    lambda: (normal(3, 4, 5, 6).permute(3, 1, 0, 2), normal(6, 4, 3, 5)),
+)
+add(
+    "pointwise", "two_results", lambda x, y: (x.exp() * y, (x > y), x.long()), sized((5, 36), (36,))
+)
+
+# ---- where, cat, pad, slices, indices
+
+add(
+    "places",
+    "cat",
+    lambda x, y: torch.cat([x * 2, y + 1], -1),
+    sized((5, 12), (5, 20)),
+    sized((5, 3), (5, 4)),
+)
+add(
+    "places",
+    "rope",
+    lambda x, c, s: (
+        x * c + torch.cat([-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]], -1) * s
+    ),
+    sized((2, 3, 4, 16), (4, 16), (4, 16)),
+    sized((2, 3, 4, 10), (4, 10), (4, 10), dtype=BF16),
+)
+add("places", "pad", lambda x: F.pad(x * 2, (1, 2, 0, 3), value=0.5), sized((6, 13)), sized((4, 8)))
+add("places", "slices", lambda x: x[1:, 2:-1] * x[:-1, 1:-2], sized((8, 35)))
+add("places", "flip", lambda x: x.flip(-1).roll(3, 0) + x, sized((8, 20)))
+add(
+    "places",
+    "where",
+    lambda x: torch.where(x > 0, x, x.exp() - 1).masked_fill(x > 1, 7.0),
+    sized((5, 77)),
+)
+add("places", "tril", lambda x: x.tril(1) - x.triu(2), sized((3, 17, 17)))
+add("places", "arange", lambda x: x * torch.arange(x.shape[-1], device=x.device), sized((5, 31)))
+add(
+    "places",
+    "embedding",
+    lambda table, i: F.embedding(i, table) * 2,
+    lambda: (normal(10, 24), torch.randint(0, 10, (3, 7))),
+)
+add(
+    "places",
+    "gather",
+    lambda x, i: x.gather(-1, i) + 1,
+    lambda: (normal(6, 24), torch.randint(0, 24, (6, 5))),
+)
+add("places", "stack", lambda x, y: torch.stack([x, y * 2], -1).flatten(-2), sized((4, 9), (4, 9)))
+
+# ---- what is made on the way: on the host, or on the device
+
+add(
+    "made",
+    "table",
+    lambda x: x * torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device),
+    sized((5, 4)),
+)
+add("made", "moved", lambda x: x * torch.tensor([1.0, 2.0, 3.0, 4.0]).to(x.device), sized((5, 4)))
+add("made", "number", lambda x: x * torch.tensor(2.5), sized((5, 4)))
+add("made", "range", lambda x: x + torch.arange(4.0).to(x.device), sized((5, 4)))
+add("made", "number_of_the_host", lambda x: x * torch.arange(3.0)[1], sized((5, 4)))
+UNFUSED: dict[str, Any] = {"hosted": False, "fused": False}
+add("made", "result_on_the_host", lambda x: (x + 1, torch.arange(3)), sized((5, 4)), **UNFUSED)
+add("made", "leaves", lambda x: (x * 2).cpu() + 1, sized((5, 4)), **UNFUSED)
+add("made", "returns", lambda x: ((x * 2).cpu() + 1).to(x.device) * x, sized((5, 4)), **UNFUSED)
+add("made", "host_indices", lambda x: x[torch.randperm(1)] + 1, sized((5, 4)), **UNFUSED)
+add("made", "argument", lambda x, y: x * y, sized((5, 4), ()), hosted=True, fused=False)
+
+# ---- integers and bools
+
+add(
+    "integers",
+    "arithmetic",
+    lambda x, y: (x * y - x // (y.abs() + 1), x % (y.abs() + 2), x & y, x << 2),
+    lambda: (integers(7, 33), integers(33)),
+    lambda: (integers(7, 32, dtype=torch.int32), integers(7, 32, dtype=torch.int32)),
+    lambda: (integers(7, 48, dtype=torch.uint8), integers(48, dtype=torch.uint8)),
+    lambda: (integers(5, 13, dtype=torch.int8), integers(5, 13, dtype=torch.int8)),
+)
+add(
+    "integers",
+    "bools",
+    lambda x, y: ((x > 0) & (y > 0), ~(x > 0) | (y < 0.5), (x > y).float() * x),
+    sized((9, 64), (9, 64)),
+    sized((9, 33), (33,)),
+)
+add(
+    "integers",
+    "dequantise",
+    lambda q, s: q.float() * s,
+    lambda: (integers(6, 96, dtype=torch.int8, most=100), normal(6, 1)),
+)
+add(
+    "integers",
+    "reduced",
+    lambda x: (x.sum(-1), x.amax(-1), (x > 3).any(-1), (x > -9).all(-1), x.argmin(-1)),
+    lambda: (integers(9, 100),),
+    lambda: (integers(3, 7, dtype=torch.int32),),
+    lambda: (integers(5, 300, dtype=torch.uint8),),
+)
+
+# ---- rows: a few threads, a warp, a block, more than a block holds
+
+SOFTMAX = lambda x: x.softmax(-1)  # noqa: E731
+COLS = (1, 2, 5, 8, 31, 64, 100, 513, 1024, 3000, 4096)
+add("rows", "softmax", SOFTMAX, *[sized((5, n)) for n in COLS])
+add("rows", "many", SOFTMAX, sized((1500, 3)), sized((300, 40)), sized((70, 256)))
+add("rows", "one", SOFTMAX, sized((1, 1000)), sized((777,)))
+NORM = lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b)  # noqa: E731
+add("rows", "layer_norm", NORM, *[sized((6, n), (n,), (n,)) for n in (4, 37, 768, 2500)])
+add("rows", "layer_norm_bf16", NORM, *[sized((6, n), (n,), (n,), dtype=BF16) for n in (8, 37, 768)])
+add("rows", "layer_norm_half", NORM, *[sized((6, n), (n,), (n,), dtype=HALF) for n in (2, 96)])
+add("rows", "layer_norm_double", NORM, *[sized((6, n), (n,), (n,), dtype=DOUBLE) for n in (6, 260)])
+add(
+    "rows",
+    "unaligned",
+    NORM,
+    lambda: (off(normal(6, 64)), normal(64), off(normal(64), 2)),
+    lambda: (off(normal(6, 64, dtype=BF16), 3), normal(64, dtype=BF16), normal(64, dtype=BF16)),
+)
+add(
+    "rows",
+    "strided",
+    lambda x: x.log_softmax(-1),
+    lambda: (normal(40, 6).t(),),
+    lambda: (normal(6, 81)[:, ::2],),
+    lambda: (normal(2, 3, 4, 10).permute(2, 0, 1, 3),),
+    lambda: (normal(1, 50).expand(7, 50),),
+)
+GATED = lambda x, g, w: (  # noqa: E731
+    x
+    * torch.sigmoid(g)
+    * torch.rsqrt((x * torch.sigmoid(g)).square().mean(-1, keepdim=True) + 1e-6)
+    * w
+)
+add("rows", "gated_norm", GATED, *[sized((5, n), (5, n), (n,)) for n in (16, 33, 1024)])
+add("long", "softmax", SOFTMAX, sized((3, 70_001)), sized((2, 80_000), dtype=BF16))
+add("long", "layer_norm", NORM, sized((2, 66_000), (66_000,), (66_000,)))
+add(
+    "long",
+    "several",
+    lambda x: ((x - x.mean(-1, keepdim=True)).softmax(-1), x.argmax(-1)),
+    sized((2, 68_003)),
+)
+
+# ---- offsets that need 64 bits
+
+FAR = 3 << 30
+add("far", "swish", SWISH, sized((3, 40), (3, 40)), sized((3, 7), (3, 1)), apart=FAR)
+add("far", "softmax", SOFTMAX, sized((3, 40)), sized((3, 33), dtype=BF16), apart=FAR)
+add("far", "norm", lambda x, w: NORM(x, w[0], w[1]), sized((3, 40), (2, 40)), apart=FAR)
+
+# ---- several reductions of a row, and other results
+
+add(
+    "reductions",
+    "chain",
+    lambda x: (x - x.mean(-1, keepdim=True)).abs().amax(-1, keepdim=True) * x.softmax(-1),
+    *[sized((5, n)) for n in (7, 64, 129, 1025)],
+)
+add(
+    "reductions",
+    "of_rows",
+    lambda x: (x.sum(-1), x.var(-1), x.norm(dim=-1), x.logsumexp(-1), x.amin(-1)),
+    *[sized((5, n)) for n in (3, 100, 1000)],
+)
+add(
+    "reductions",
+    "arguments",
+    lambda x: (x.argmax(-1), x.argmin(-1), x.max(-1).values),
+    sized((5, 3)),
+    sized((5, 1000)),
+    lambda: (normal(9, 70).round(),),
+    lambda: (normal(9, 70, dtype=BF16).round(),),
+    lambda: (normal(4, 36, dtype=DOUBLE).round(),),
+)
+add("reductions", "product", lambda x: (x.prod(-1), x.cumsum(-1)), sized((5, 11)), sized((4, 100)))
+add(
+    "reductions",
+    "nan",
+    lambda x: (x.amax(-1), x.softmax(-1), x.argmax(-1)),
+    lambda: (with_nan(6, 90),),
+)
+add("reductions", "columns", lambda x: (x * 2).sum(0), sized((50, 24)), sized((3, 4, 5)))
+add(
+    "reductions",
+    "everything",
+    lambda x: (x.exp().mean(), x.amax()),
+    sized((50, 24)),
+    sized((9999,)),
+)
+add("reductions", "middle", lambda x: x.softmax(1) + x.mean(1, keepdim=True), sized((3, 20, 7)))
+add("reductions", "two_dims", lambda x: x - x.mean((-1, -2), keepdim=True), sized((3, 4, 6, 5)))
+add(
+    "reductions",
+    "group_norm",
+    lambda x, w, b: F.silu(F.group_norm(x, 2, w, b)),
+    sized((3, 6, 5, 4), (6,), (6,)),
+)
+
+# ---- gradients
+
+add("gradients", "swish", SWISH, sized((9, 64), (64,)), sized((9, 33), (9, 1)), gradients=True)
+add(
+    "gradients", "layer_norm", NORM, *[sized((6, n), (n,), (n,)) for n in (36, 300)], gradients=True
+)
+add("gradients", "softmax", SOFTMAX, sized((5, 130)), gradients=True)
+add("gradients", "gated", GATED, sized((5, 33), (5, 33), (33,)), gradients=True)
+add("gradients", "bf16", NORM, sized((6, 64), (64,), (64,), dtype=BF16), gradients=True)
+
+
+def with_nan(*shape: int) -> Tensor:
+    x = normal(*shape)
+    x[0, 3], x[1, 5], x[2, -1] = float("nan"), float("inf"), -float("inf")
+    x[3] = -float("inf")
+    return x
+
+
+QUICK = {
+    "pointwise": ["whole-4", "unaligned-1", "layouts-0", "bf16-1"],
+    "rows": ["softmax-4", "softmax-9", "layer_norm_bf16-2", "many-1"],
+    "reductions": ["arguments-3", "of_rows-1"],
+}
