@@ -205,7 +205,8 @@ class Clusters:
 
     def check_size(self, cluster: Cluster, reads: list[Read]) -> None:
         sources = cluster.sources | {r.value for r in reads if self.of.get(r.value) is not cluster}
-        outputs = sum(value in self.stored for value in cluster.coordinates) + 1
+        outputs = sum(value in self.stored for value in cluster.coordinates.keys() - cluster.sums)
+        outputs += len(cluster.sums) + 1
         if len(sources) + outputs > MAX_OPERANDS - 2:
             raise Refused("too many operands")
         if registers(len(sources) + outputs, bool(cluster.rows)) > MAX_REGISTERS:

@@ -42,18 +42,22 @@ class Layouts:
         return None
 
 
-def memory_order(value: Value) -> Order:
+def memory_order(value: Value, depth: int = 32) -> Order:
     """A value's dimensions as memory has them, from the outermost: those of what it is a view of,
-    or of the first of its shape that it is computed from."""
+    or of the first of its shape that it is computed from. What is further away than `depth` values
+    is taken to lie in order, so that graphs of any length are cut in time."""
     logical = tuple(range(len(value.shape)))
     if isinstance(value, (Input, Result)):
         return next(_orders_of(value), logical)
+    if depth == 0:
+        return logical
     if isinstance(value, Pointwise):
         same = (o for o in value.inputs if same_shape(o.shape, value.shape))
-        return next(map(memory_order, same), logical)
+        nearest = next(same, None)
+        return logical if nearest is None else memory_order(nearest, depth - 1)
     if isinstance(value, View):
         places = [at if isinstance(at, sympy.Symbol) else None for at in value.at]
-        turned = [places[d] for d in memory_order(value.source)]
+        turned = [places[d] for d in memory_order(value.source, depth - 1)]
         found = tuple(d for at in turned for d in logical if axis(d) == at)
         return found if sorted(found) == list(logical) else logical
     return logical

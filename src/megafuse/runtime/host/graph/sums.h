@@ -65,10 +65,8 @@ inline void finish_sum(const Sum& sum, const at::Tensor& partial, int64_t n, int
 
 // Terms of the whole index space, added up by the library one dimension after another.
 inline void sum_whole(const Sum& sum, at::Tensor terms) {
-  Shape sizes, strides;
-  for (int64_t d = terms.dim() - 1; d >= 0; --d) {
+  for (int64_t d = terms.dim() - 1; d >= 0; --d)
     if (sum.strides[d] == 0 && terms.size(d) != 1) terms = at::sum(terms, {d}, /*keepdim=*/true);
-  }
   const at::Tensor to =
       at::as_strided(sum.out, terms.sizes(), sum.strides, sum.out.storage_offset() + sum.offset);
   to.copy_(terms);
