@@ -23,7 +23,7 @@ def files(name: str, function: Callable[..., Any], checkout: Path) -> dict[str, 
     return {
         f"{KERNELS}/{name}.h": _header(name, functor, written, forward, backward),
         f"{OPS}/{name}.py": _op(name, functor, written, forward, backward),
-        f"{TESTS}/test_{name}.py": _TEST.format(name=name, grads=written.tensors),
+        f"{TESTS}/test_{name}.py": _TEST.format(name=name),
     }
 
 
