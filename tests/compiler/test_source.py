@@ -75,3 +75,10 @@ def test_importing_the_package_imports_no_tracer() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_an_ops_reference_shows_its_own_lines() -> None:
+    """Of the package, only those who trace are not the user."""
+    gate = torch.randn(4, 6)
+    shown = mf.fuse(mf.OPS["swiglu"].reference).source_for(gate, gate.clone())
+    assert "// return F.silu(gate) * up" in shown
