@@ -1,4 +1,4 @@
-"""Kernel fusion in fifteen minutes: eight steps, each measured on the machine you sit at.
+"""Kernel fusion in fifteen minutes: nine steps, each measured on the machine you sit at.
 
     python tutorial_mega_kernel.py               from the first step on, Enter leads to the next
     python tutorial_mega_kernel.py --list        what the steps are

@@ -49,7 +49,8 @@ def table(result: Result) -> str:
 
 
 def _title(result: Result) -> str:
-    where = {"transformer": "Transformer layers and rows, "}.get(result.suite, "") + result.label
+    titles = {"transformer": "Transformer layers and rows, ", "fuse": "Functions, fused, "}
+    where = titles.get(result.suite, "") + result.label
     if result.machine["device"] != "cuda":
         where += f", {result.machine['threads']} threads"
     return f"{where}, torch {result.versions['torch']}, {result.date[:10]}"
@@ -102,19 +103,58 @@ def transformer(result: Result) -> tuple[dict[str, Cell], str]:
     return columns, how
 
 
+# ---- functions: what fuse makes of them, at sizes where bytes count and where the host does
+
+
+def fuse(result: Result) -> tuple[dict[str, Cell], str]:
+    rivals, host = _rivals(result), "host" if result.machine["device"] == "cuda" else "warm"
+    columns: dict[str, Cell] = {
+        "op": lambda row: f"`{row.op}`",
+        "size": lambda row: row.label,
+        "": lambda row: row.mode,
+        "dtype": lambda row: row.dtype,
+        "fuse": _time,
+        **_against(rivals),
+        "of `copy`": _of_copy,
+        host: lambda row: _seconds(row, host),
+        **_against(("built-in",), host),
+        "first call": lambda row: _first(row, "fuse"),
+        "compile's": lambda row: _first(row, "compile"),
+        "by the library": lambda row: "; ".join(row.warnings).replace("fuse: by the library: ", ""),
+    }
+    how = (
+        f"{_how(rivals, 'fuse')} of `copy`: bytes per second against a copy of as many bytes as "
+        "arguments and results have. built-in: how many times longer a call of `gelu_scale` keeps "
+        "the host busy, at 1 Ki elements. first call: from empty caches, in seconds, and "
+        f"torch.compile's. Another batch size compiled {_again(result)}."
+    )
+    return columns, how
+
+
+def _first(row: Row, name: str) -> str:
+    entry = row.entry(name)
+    return "" if entry is None or entry.first_call is None else seconds(entry.first_call)
+
+
+def _again(result: Result) -> str:
+    found = [row.op for row in result.rows if row.entries[0].compiled_again]
+    return ", ".join(f"`{op}`" for op in dict.fromkeys(found)) or "nothing"
+
+
 LAYOUTS: dict[str, Callable[[Result], tuple[dict[str, Cell], str]]] = {
     "seeds": seeds,
     "transformer": transformer,
+    "fuse": fuse,
 }
 
 
 # ---- cells
 
 
-def _how(rivals: Sequence[str]) -> str:
+def _how(rivals: Sequence[str], subject: str = "fused") -> str:
     return (
-        f"fused: median time, cold cache. {', '.join(rivals)}: how many times longer they took; "
-        "≈ where the spreads overlap."
+        f"{subject}: median time, cold cache. {', '.join(rivals)}: how many times longer they "
+        "took; ≈ where the spreads overlap."
     )
 
 

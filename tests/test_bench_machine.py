@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from megafuse.bench import machine
-from megafuse.bench.machine import Condition, commit, condition, throttled
+from megafuse.bench.machine import Condition, condition, throttled
+from megafuse.runtime import provenance
+from megafuse.runtime.provenance import commit
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a script of the POSIX shell")
 
@@ -49,7 +51,7 @@ def test_about_the_gpu():
 
 
 def test_versions():
-    told = machine.versions()
+    told = provenance.versions()
     assert set(told) == {"megafuse", "torch", "triton", "python", "compiler"}
     assert told["torch"] == torch.__version__
     assert told["python"] == platform.python_version()
@@ -57,8 +59,8 @@ def test_versions():
 
 
 def test_versions_without_a_compiler(monkeypatch):
-    monkeypatch.setattr(machine.cpp, "find", lambda: None)
-    assert machine.versions()["compiler"] is None
+    monkeypatch.setattr(provenance.cpp, "find", lambda: None)
+    assert provenance.versions()["compiler"] is None
 
 
 def test_load(monkeypatch):
@@ -80,15 +82,15 @@ def test_commit_by_name(monkeypatch):
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch) -> Path:
-    """A repository with a package like this one; machine.py believes to be in it."""
+    """A repository with a package like this one; provenance.py believes to be in it."""
     for name in [n for n in os.environ if n.startswith("GIT_")] + ["MEGAFUSE_COMMIT"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    package = tmp_path / "repo" / "src" / "megafuse" / "bench"
+    package = tmp_path / "repo" / "src" / "megafuse" / "runtime"
     package.mkdir(parents=True)
-    (package / "machine.py").write_text("# this one\n")
+    (package / "provenance.py").write_text("# this one\n")
     git(tmp_path / "repo", "init", "-q")
-    monkeypatch.setattr(machine, "__file__", str(package / "machine.py"))
+    monkeypatch.setattr(provenance, "__file__", str(package / "provenance.py"))
     return tmp_path / "repo"
 
 

@@ -54,7 +54,7 @@ def test_unknown_command_suggests_one(capsys):
     assert cli.main(["xyzzy"]) == 2
     said = capsys.readouterr().err
     assert "Did you mean" not in said
-    assert "doctor, demo, tutorial, learn, bench, report, fuse, cache, ops" in said
+    assert "doctor, demo, tutorial, learn, bench, report, fuse, new, cache, ops" in said
 
 
 def test_unknown_option_is_an_error(capsys):

@@ -211,6 +211,19 @@ def test_a_long_message_is_trimmed_and_an_error_pickles() -> None:
 
 
 @needs_compiler
+def test_hasty_kernels_differ_in_their_flags_and_so_in_their_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    users = cpp.kernel_flags()
+    monkeypatch.setattr(cpp, "_hasty", False)  # and so after the test
+    cpp.compile_hastily(True)
+    assert "-O1" in cpp.kernel_flags()
+    assert "-O3" not in cpp.kernel_flags()
+    cpp.compile_hastily(False)
+    assert cpp.kernel_flags() == users
+
+
+@needs_compiler
 def test_kernel_flags_are_accepted_and_keep_arithmetic_as_written(tmp_path: Path) -> None:
     flags = cpp.kernel_flags()
     assert {"-O3", "-std=c++17", "-ffp-contract=off"} <= set(flags)

@@ -88,6 +88,23 @@ def test_pointwise_ops_are_held_against_a_copy(script):
     assert "floor" not in text
 
 
+def test_functions_have_their_first_calls(script):
+    rivals = {"eager": 2.5, "compile": 1.1, "copy": 0.9, "built-in": 0.8}
+    row = made.row("rope_half", rivals=rivals)
+    row.subject = row.entries[0].name = "fuse"
+    row.entries[0].first_call, row.entries[0].compiled_again = 1.25, False
+    row.warnings = ["fuse: by the library: aten.gather.default (1×)"]
+    result = made.result([row])
+    result.suite = "fuse"
+    text = script.table(result)
+    assert cells(text, "rope_half")[-3:] == ["1.25 s", "", "aten.gather.default (1×)"]
+    assert "90%" in cells(text, "rope_half")
+    assert "Another batch size compiled nothing." in text
+    assert "Functions, fused, NVIDIA H200" in text
+    row.entries[0].compiled_again = True
+    assert "Another batch size compiled `rope_half`." in script.table(result)
+
+
 def test_every_results_file_has_its_table(script, tmp_path, monkeypatch):
     made.result([made.row()]).write(tmp_path / "seeds-b.json")
     layers().write(tmp_path / "transformer-a.json")

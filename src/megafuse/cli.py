@@ -15,11 +15,12 @@ examples:
   megafuse doctor            what this machine has, and what will run where
   megafuse doctor --check    the same, and exit status 1 if something is missing
   megafuse demo              separate operations against one fused kernel, timed
-  megafuse tutorial          kernel fusion in eight steps, measured here
+  megafuse tutorial          kernel fusion in nine steps, measured here
   megafuse learn             exercises, checked as you solve them
   megafuse bench             eager, torch.compile and fused, side by side
   megafuse report a.json     a page with plots, of what `bench --json` wrote
   megafuse fuse a.py:f --shape 64x512     the kernels of a function of yours
+  megafuse new clip --from a.py:f    an op from it: header, Python file, test
   megafuse ops               every op, its formula and its dtypes
   megafuse ops softmax       one op whole: its shapes, its cost, its code
   megafuse cache --clear     remove all compiled kernels
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """The parser, and those of its commands by name."""
-    from megafuse import __version__, fuse_command
+    from megafuse import __version__, fuse_command, new_command
     from megafuse.bench import command, report
     from megafuse.learn import demo
     from megafuse.learn.exercises import command as exercises
@@ -81,7 +82,7 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     demo.add_arguments(shown)
     shown.set_defaults(run=demo.run)
 
-    guided = commands.add_parser("tutorial", help="kernel fusion in eight steps, measured here")
+    guided = commands.add_parser("tutorial", help="kernel fusion in nine steps, measured here")
     tutorial.add_arguments(guided)
     guided.set_defaults(run=tutorial.run)
 
@@ -100,6 +101,10 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     fused = commands.add_parser("fuse", help="the kernels that a function of yours becomes")
     fuse_command.add_arguments(fused)
     fused.set_defaults(run=fuse_command.run)
+
+    made = commands.add_parser("new", help="an op from a PyTorch function of yours")
+    new_command.add_arguments(made)
+    made.set_defaults(run=new_command.run)
 
     kept = commands.add_parser(
         "cache", help="what is compiled: where, how many, how large, last used"

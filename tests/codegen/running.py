@@ -13,7 +13,7 @@ from torch import Tensor
 
 from codegen.bodies import DTYPES
 from megafuse.codegen.body import Body
-from megafuse.codegen.generated import SHORT, generated, source
+from megafuse.codegen.generated import LONG, SHORT, generated, source
 from megafuse.runtime import build
 
 
@@ -81,6 +81,7 @@ def run(
         tuple(walks[made:]),
         across=across,
         short_rows=short,
+        long_rows=body.row_wise and shape[-1] >= LONG,
         sums="Double",
     )
     library = ctypes.CDLL(str(build.cpu_object(source(kernel), body.name)))

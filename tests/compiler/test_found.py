@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from megafuse.compiler import fuse
 from megafuse.compiler.fuzz import Argument, Program, check
 
 
@@ -87,6 +89,26 @@ def test_gradients_of_views(view: str, of: str) -> None:
     check(Program.of_source(source, [Argument("a0", "float32", ((4, 6),) * 2, requires_grad=True)]))
 
 
+def test_a_number_that_comes_with_the_call_beside_a_broadcast() -> None:
+    """torch's tracer failed with a message, and each number was compiled for."""
+    fused = fuse(torch.lerp)
+    x, y = torch.randn(5, 7), torch.randn(7)
+    for weight in (0.3, 0.9, -1.5):
+        torch.testing.assert_close(fused(x, y, weight), torch.lerp(x, y, weight))
+    assert len(fused.variants) == 1
+
+
+def test_a_view_and_its_copy() -> None:
+    """The copy was returned for both."""
+    source = """
+        def program(a0):
+            v0 = a0.unsqueeze(-1).expand(*a0.shape, 3)
+            v1 = v0.clone()
+            return v1, v0
+    """
+    check(Program.of_source(source, [Argument("a0", "float32", ((4,), (6,)))]))
+
+
 def test_gradients_of_an_empty_view() -> None:
     source = """
         def program(a0, a1):
@@ -110,9 +132,21 @@ ONE_LINERS = {
         "v0 = a0.unbind(1)[0].unsqueeze(-1).expand(-1, 1, 3)",
         Argument("a0", "float32", ((3, 3, 1), (3, 3, 1))),
     ),
+    "an expanded view of a copy that is none": (  # it was stored, element by element
+        "v0 = a0.flip(1).expand(2, *a0.shape)",
+        Argument("a0", "float32", ((31, 1), (16, 1))),
+    ),
     "a transposed argument with a dimension of size 1": (  # captured for other layouts
         "v0 = a0.transpose(0, -1)",
         Argument("a0", "float32", ((3, 3, 1, 3), (3, 3, 1, 3)), requires_grad=True),
+    ),
+    "logsigmoid of a transposed argument": (  # torch's decomposition has other strides
+        "v0 = F.logsigmoid(a0)",
+        Argument("a0", "float32", ((3, 7, 5), (5, 2, 9)), layout="transposed", requires_grad=True),
+    ),
+    "huber_loss of two dtypes": (  # torch's decomposition has another dtype
+        "v0 = F.huber_loss(a0, a0.double() * 2, delta=0.7)",
+        Argument("a0", "float32", ((3, 7), (5, 2))),
     ),
     "the gradient of amin in 16 bits": (  # NaN: no element was equal to the smallest
         "v0 = (torch.sqrt(a0.abs() + 0.1) / max(a0.shape[1], 1)).amin(2)",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import warnings
+from pathlib import Path
 
 import pytest
 
 from megafuse.codegen import expression
-from megafuse.compiler.fuzz import Argument, Program, trial
+from megafuse.compiler.fuzz import Argument, Program, record, trial
+from megafuse.compiler.fuzz.__main__ import main
 from megafuse.compiler.fuzz.child import Child
 from megafuse.compiler.fuzz.grammar import generate
 from megafuse.compiler.fuzz.report import Finding, summary, test_case
@@ -30,8 +33,6 @@ def quiet() -> None:
 
 # Found, and not mended yet.
 OPEN = {
-    76: "logsigmoid: torch's decomposition has other strides than its CPU kernel",
-    122: "huber_loss of float32 and float64: torch's decomposition has another dtype",
     176: "sizes that are equal, and are not seen to be: InvalidGraph, and it runs unfused",
     191: "the same",
 }
@@ -141,3 +142,46 @@ def test_summary_counts() -> None:
     assert "2 programs: 1 right, 1 refused" in text
     assert "aten.mm.default" in text
     assert "no #" in text
+
+
+# ---- ranges that add up
+
+
+def outcomes(first: int, verdicts: str) -> dict[int, Outcome]:
+    known = {
+        "r": Outcome("right"),
+        "n": Outcome("refused", "no 5"),
+        "w": Outcome("wrong", "by 1.5"),
+    }
+    return {first + i: known[letter] for i, letter in enumerate(verdicts)}
+
+
+def test_a_range_as_a_record() -> None:
+    made = record.record(3, 10, outcomes(10, "rrnnwr"))
+    assert (made["seed"], made["first"], made["programs"], made["right"]) == (3, 10, 6, 3)
+    assert made["refused"] == {"no #": [12, 13]}
+    assert made["failed"] == {"14": "wrong: by #"}
+    assert made["commit"]
+    assert made["versions"]["torch"]
+
+
+def test_records_add_up(tmp_path: Path) -> None:
+    file = tmp_path / "fuzz.jsonl"
+    for first, verdicts in ((0, "rrwr"), (4, "rrrn"), (2, "rr")):  # the third mended the first
+        record.append(file, record.record(0, first, outcomes(first, verdicts)))
+    assert record.total(file).startswith("8 programs: 0 failed, 1 (12.5%) refused; at ")
+
+
+@pytest.mark.slow
+def test_two_jobs_and_no_kernel_left_behind(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEGAFUSE_COMMIT", "abc")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    file = tmp_path / "fuzz.jsonl"
+    words = f"--programs 4 --first 2 --jobs 2 --record {file}".split()
+    assert main(words) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["fuzz.jsonl"]
+    (line,) = file.read_text().splitlines()
+    assert json.loads(line) == json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert json.loads(line)["programs"] == 4

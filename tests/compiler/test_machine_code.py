@@ -57,4 +57,4 @@ def test_dimensions_are_merged_where_all_operands_allow_it() -> None:
     assert _merged([2, 3, 4], [[12, 4, 1], [0, 4, 1]], False) == ([2, 12], [[12, 1], [0, 1]])
     assert _merged([2, 1, 4], [[4, 4, 1]], True) == ([2, 4], [[4, 1]])
     assert _merged([4], [[1]], True) == ([1, 4], [[0, 1]])
-    assert _merged([], [[]], False) == ([1], [[0]])
+    assert _merged([], [[]], False) == ([1], [[1]])

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from contract.cases import Args, Case, leaves, listed, wanting_grad
+from contract.eager import eagerly
 from contract.exact import exactly
 
 MOST, WORST, FLOOR = 2, 4, 2
@@ -214,7 +215,7 @@ def _error(got: Tensor, exact: Tensor) -> Tensor:
 
 def check_value(case: Case, args: Args, stretch: float = 1) -> Any:
     """Calls the fused op on poisoned memory and holds the result against the rule."""
-    reference = case.op.reference
+    reference = eagerly(case.op.reference)
     result = case.op.fused(*args)
     args = readable(case, args)
     fused, eager = listed(result), listed(reference(*args))
@@ -318,14 +319,14 @@ def check_gradients(
     case: Case, args: Args, grad: Tensor | list[Tensor] | None = None, stretch: float = 1
 ) -> list[Tensor]:
     """The gradients of all arguments that can have one, against the rule."""
-    reference, given = case.op.reference, args
+    reference, given = eagerly(case.op.reference), args
     args = readable(case, args)
     outs = listed(reference(*args))
     out = outs[0]
     if grad is None:
         grad = [torch.randn(t.shape, device=t.device).to(t.dtype) for t in outs]
     grads = listed(grad)
-    eager = gradients(case, reference, args, grads)
+    eager = eagerly(gradients)(case, reference, args, grads)
     fused = gradients(case, case.op.fused, given, grads)
     exact = exactly(gradients)(case, reference, upcast(args), upcast(grads))
     double = any(t.dtype == torch.float64 for t in fused)
@@ -345,7 +346,7 @@ def check_gradients(
     shares = [1 / 8 if case.op.family != "composite" and t.shape == out.shape else 1 for t in fused]
 
     def run(values: Args) -> list[Tensor]:
-        return gradients(case, reference, values[: len(args)], values[len(args) :])
+        return eagerly(gradients)(case, reference, values[: len(args)], values[len(args) :])
 
     pools = pools_near(case, [*args, *grads], run, yardsticks, shares) if out.numel() else []
     for i, name in enumerate(names):

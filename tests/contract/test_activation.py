@@ -99,3 +99,62 @@ torch.testing.assert_close(
 print(counted["gelu_scale"], host.launch_count() - before)
 """
     assert run(COUNTED + code, env)[0] == "2 3\n"
+
+
+def test_a_program_finds_arguments_by_name(env: dict[str, str]) -> None:
+    """ffn's, under a signature that has everything in another order."""
+    code = """
+from typing import Optional
+from torch import Tensor
+from megafuse.registry import Autograd, Signature
+
+def kept(w2, b2, x, residual, training, act, p, b1, w1):
+    return [x.new_empty(*x.shape[:-1], len(w1)) for _ in range(2)]
+
+@op(
+    kernel=Program(name="ffn", random=True),
+    signature=Signature(choices={"act": ("relu", "gelu_tanh", "gelu")}, ranges={"p": (0.0, 1.0)}),
+    autograd=Autograd(
+        saves=("hidden", "b2", "w1", "x", "pre", "w2", "b1"),
+        grads={"w2": 0, "residual": 5, "b1": 1, "w1": 2, "x": 3, "b2": 4},
+        passthrough=("residual",),
+        keeps=("hidden", "pre"),
+        kept=kept,
+    ),
+    flops=(1, 1),
+    launches=(1, 1),
+    sample=lambda draw: (draw.full(),),
+)
+def turned(w2: Tensor, b2: Optional[Tensor], x: Tensor, residual: Optional[Tensor],
+           training: bool, act: str, p: float, b1: Optional[Tensor], w1: Tensor) -> Tensor:
+    return mf.reference.ffn(x, w1, b1, w2, b2, act, residual, p, training)
+
+given = {
+    "w2": torch.randn(6, 20), "b2": torch.randn(6), "x": torch.randn(5, 6),
+    "residual": torch.randn(5, 6), "b1": torch.randn(20), "w1": torch.randn(20, 6),
+}
+for act in ("gelu", "gelu_tanh", "relu"):
+    leaves = {name: t.clone().requires_grad_() for name, t in given.items()}
+    ours = OPS["turned"].fused(training=False, act=act, p=0.0, **leaves)
+    theirs = mf.ffn(training=False, act=act, p=0.0, **leaves)
+    for a, b in zip(*(torch.autograd.grad(y.square().sum(), [*leaves.values()])
+                      for y in (ours, theirs))):
+        torch.testing.assert_close(a, b)
+    torch.testing.assert_close(ours, theirs)
+    print(act)
+"""
+    assert run(COUNTED + code, env)[0] == "gelu\ngelu_tanh\nrelu\n"
+
+
+def test_a_program_says_which_argument_it_misses(env: dict[str, str]) -> None:
+    code = """
+@op(kernel=Program(name="dropout_add"), flops=(1, 1), sample=lambda draw: (draw.full(),))
+def lonely(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+try:
+    OPS["lonely"].fused(x)
+except RuntimeError as error:
+    print("megafuse.lonely has no argument residual" in str(error))
+"""
+    assert run(COUNTED + code, env)[0] == "True\n"

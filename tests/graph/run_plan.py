@@ -18,6 +18,7 @@ from megafuse.graph.body_builder import DTYPES
 from megafuse.graph.evaluate import evaluated
 from megafuse.graph.interpret import evaluate_prim
 from megafuse.graph.ir import Graph, Number
+from megafuse.graph.multiples import told
 from megafuse.graph.plan import Address, Buffer, Call, Kernel, Operand, Plan, Tensor
 
 NAMES = {name: dtype for dtype, name in DTYPES.items()}
@@ -55,8 +56,9 @@ class _Run:
                 self.call(step)
 
     def bind(self, size: Any, real: Any) -> None:
-        if isinstance(size, sympy.Symbol):
-            self.symbols.setdefault(size, real)
+        found = told(size)
+        if found is not None:
+            self.symbols.setdefault(found[0], real if found[1] == 1 else real // found[1])
 
     def int(self, size: Any) -> int:
         return int(evaluated(size, self.symbols))
@@ -118,15 +120,18 @@ class _Run:
     # Kernels
 
     def kernel(self, step: Kernel) -> None:
-        assert len(step.outputs) + len(step.row_outputs) + len(step.inputs) <= 20
+        assert len(step.writes) + len(step.inputs) <= 20
         shape = self.ints(step.shape)
         made = [self.allocate(buffer) for buffer in step.writes]
         if all(tensor.numel() == 0 for tensor in made):
             self.written.update(step.writes)
             return
         body = _BodyRun(self, step, shape)
-        for term, operand in zip(step.body.outputs, step.outputs, strict=True):
+        results = list(zip(step.body.outputs, (*step.outputs, *step.sums), strict=True))
+        for term, operand in results[: len(step.outputs)]:
             self.store(operand, body.values[term], shape, term)
+        for term, operand in results[len(step.outputs) :]:
+            self.sum(operand, body.values[term].expand(shape))
         rows = [*shape[:-1], 1]
         for term, operand in zip(step.body.row_outputs, step.row_outputs, strict=True):
             assert operand.strides[-1] == 0
@@ -135,6 +140,18 @@ class _Run:
                 value = value[..., :1]
             self.store(operand, value, rows, term)
         self.written.update(step.writes)
+
+    def sum(self, operand: Operand, terms: torch.Tensor) -> None:
+        """Along dimensions without a stride; the others lie beside each other."""
+        assert operand.buffer is not None
+        assert terms.dtype in (torch.float32, torch.float64)
+        strides = self.ints(operand.strides)
+        for dim, stride in enumerate(strides):
+            if stride == 0:
+                terms = terms.sum(dim, keepdim=True)
+        base = self.memory[operand.buffer]
+        to = torch.as_strided(base, terms.shape, strides, self.int(operand.offset))
+        to.copy_(terms)
 
     def store(self, operand: Operand, value: torch.Tensor, shape: list[int], term: Term) -> None:
         assert operand.buffer is not None

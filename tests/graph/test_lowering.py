@@ -183,9 +183,6 @@ ALONG_ONE: list[Callable[..., Any]] = [
     lambda x, d: x.max(d),
     lambda x, d: x.min(d, keepdim=True),
     lambda x, d: x.prod(d),
-    lambda x, d: x.softmax(d),
-    lambda x, d: x.log_softmax(d),
-    lambda x, d: F.softmin(x, d),
     lambda x, d: F.normalize(x, dim=d),
     lambda x, d: F.cosine_similarity(x, x + 1, dim=d),
 ]
@@ -196,6 +193,19 @@ ALONG_ONE: list[Callable[..., Any]] = [
 def test_along_one_dimension(number: int, dtype: torch.dtype) -> None:
     function = ALONG_ONE[number]
     check(lambda x: [function(x, dim) for dim in (0, 1, -1)], torch.randn(3, 5, 4).to(dtype))
+
+
+@pytest.mark.parametrize("function", [torch.softmax, torch.log_softmax, F.softmin])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_softmax_of_rows_that_lie_together(function: Any, dtype: torch.dtype) -> None:
+    """Along any other dimension it is the library's."""
+    x = torch.randn(3, 5, 4).to(dtype)
+    check(lambda x: function(x, -1), x)
+    check(lambda x: function(x, 1), x.transpose(1, 2))
+    for dim in (0, 1):
+        check(lambda x, dim=dim: function(x, dim), x, whole=False)
+        with pytest.raises(AssertionError):
+            check(lambda x, dim=dim: function(x, dim), x)
 
 
 def test_reductions_of_everything() -> None:

@@ -214,7 +214,7 @@ ZOO: dict[Function, tuple[tuple[Any, ...], int]] = {
     cross_entropy: ((r(4, 6), torch.tensor([1, 2, 0, 5])), 1),
     log_likelihood: ((r(4, 6), r(4, 6)), 2),
     several_dims: ((r(4, 6, 3),), 1),
-    global_norm: ((r(4, 6),), 3),
+    global_norm: ((r(4, 6),), 2),
 }
 
 

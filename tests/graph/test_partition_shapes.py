@@ -165,13 +165,11 @@ def backward_of(function: Any, *args: Any) -> tuple[Plan, list[Any], list[Any]]:
     return plan, found, list(torch.autograd.grad(out, wanted, grad))
 
 
-@pytest.mark.parametrize("count", [1])
-def test_gradients(count: int) -> None:
+def test_gradients() -> None:
     args = [t.requires_grad_() for t in (r(6, 8), r(6, 8), r(8))]
     plan, found, expected = backward_of(gated_norm, *args)
     torch.testing.assert_close(found, expected)
-    assert kernels(plan) <= 2
-    assert calls(plan) == ["aten::sum"] * count
+    assert (kernels(plan), calls(plan)) == (1, [])
 
 
 def test_gradient_of_layer_norm() -> None:

@@ -40,7 +40,7 @@ def test_all_steps_piped():
     assert max(map(len, ran.stdout.splitlines())) <= 80
     text = joined(ran.stdout)
     for number, step in enumerate(command.STEPS, 1):
-        assert f"Step {number} of 8: {step.TITLE}" in text
+        assert f"Step {number} of 9: {step.TITLE}" in text
     first = "gelu_scale" if "gelu(x)·scale, where x has" in text else "bias_act"
     for rung in LADDERS[first].rungs + LADDERS["layer_norm"].rungs:
         assert rung.name in text
@@ -60,24 +60,24 @@ def test_without_a_compiler(tmp_path):
 
 
 @needs_compiler
-@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize("number", range(1, 10))
 def test_each_step_alone(number, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     assert command.main([*QUICK, "--step", str(number)]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 60
-    assert f"Step {number} of 8" in out
-    assert f"Step {number % 8 + 1} of 8" not in out
-    if number < 8:
+    assert f"Step {number} of 9" in out
+    assert f"Step {number % 9 + 1} of 9" not in out
+    if number < 9:
         assert f"Next: --step {number + 1}" in joined(out)
 
 
-@pytest.mark.parametrize("step", ["0", "9", "two", "-1"])
+@pytest.mark.parametrize("step", ["0", "10", "two", "-1"])
 def test_a_step_that_is_not_there(step, capsys):
     with pytest.raises(SystemExit) as stopped:
         command.main([f"--step={step}"])
     assert stopped.value.code == 2
-    assert "1 to 8" in capsys.readouterr().err
+    assert "1 to 9" in capsys.readouterr().err
 
 
 def test_list(capsys):
@@ -103,10 +103,10 @@ def test_a_gpu_that_is_not_there(capsys):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-@pytest.mark.parametrize("number", range(1, 9))
+@pytest.mark.parametrize("number", range(1, 10))
 def test_each_step_on_the_gpu(number, capsys):
     assert command.main(["--quick", "--no-pause", "--device", "cuda", "--step", str(number)]) == 0
-    assert f"Step {number} of 8" in capsys.readouterr().out
+    assert f"Step {number} of 9" in capsys.readouterr().out
 
 
 @needs_compiler

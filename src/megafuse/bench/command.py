@@ -29,11 +29,15 @@ examples:
   megafuse bench gelu_scale --shape 64x1024 --against eager,mine.py:gelu
   megafuse bench mine.py:gated --shape 4096x1024/1024    a function of yours,
       with a shape for each tensor, against megafuse.fuse and torch.compile
+  megafuse bench --suite fuse --seconds 600       functions of real models
   megafuse bench --sweep --seconds 60     random shapes: where is fused behind?
 
 A contender is checked before it is timed: one whose result is wrong shows its
 error and no time.
 """
+
+
+_BUDGETS = {"quick": 0.6, "fuse": 0.5}  # seconds a row and clock
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--suite",
-        help="quick (the default without OP), seeds, transformer or all; with OP: of it, these ops",
+        help="quick (the default without OP), seeds, transformer, all, or fuse (functions of "
+        "models, as megafuse.fuse runs them); with OP: of it, these rows",
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
     parser.add_argument("--dtype", help="float32 (default), bfloat16, float16, float64; a,b,…")
@@ -77,7 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="random shapes, dtypes and modes: lists where fused is behind (status 1)",
     )
-    parser.add_argument("--seconds", type=_positive, help="of a sweep (default 600)")
+    parser.add_argument(
+        "--seconds", type=_positive, help="end after so many (default: 600 for a sweep, else never)"
+    )
     parser.add_argument("--seed", type=_seed, help="of a sweep's random cases (default 0)")
     parser.add_argument("--threads", type=_whole, help="of a sweep on the CPU (default: torch's)")
     parser.add_argument("--json", metavar="FILE", help="write all numbers to FILE")
@@ -90,21 +97,26 @@ def run(parsed: argparse.Namespace) -> int:
     Exit status 1: an op of ours was wrong; 2: nothing was measured; 130: stopped with Ctrl-C, after
     which what was measured is printed and written all the same.
     """
-    from megafuse.bench import function_rows, options
+    from megafuse.bench import function_rows, fuse_suite, options
     from megafuse.bench import run as runner
     from megafuse.bench.contenders import Unknown
     from megafuse.bench.refusal import Refused
     from megafuse.bench.row import Effort
     from megafuse.bench.screen import Screen
+    from megafuse.bench.suites import FUSE
+    from megafuse.bench.table import note
     from megafuse.runtime.cache import CacheError
 
+    specs: list[Spec] = []
     try:
         if parsed.sweep:
             return _sweep(parsed)
         _refuse_a_sweeps_options(parsed)
         device = options.device(parsed.device)
-        if function_rows.asked(parsed):
-            specs, jobs = [], function_rows.rows(parsed, device)
+        if fuse_suite.asked(parsed):
+            jobs = fuse_suite.rows(parsed, device)
+        elif function_rows.asked(parsed):
+            jobs = function_rows.rows(parsed, device)
         else:
             specs = options.specs(parsed, device)
             jobs = runner.jobs_of(specs, device)
@@ -121,9 +133,10 @@ def run(parsed: argparse.Namespace) -> int:
             jobs,
             suite=suite,
             command=shlex.join(["megafuse", *options.typed(parsed)]),
-            effort=Effort(parsed.budget or (0.6 if suite == "quick" else 1.0), parsed.visits or 3),
+            effort=Effort(parsed.budget or _BUDGETS.get(suite, 1.0), parsed.visits or 3),
             watcher=runner.Watcher(screen.visiting, screen.doing, screen.finished),
             measure_roofs=parsed.measure_roofs,
+            seconds=parsed.seconds,
         )
         if suite == "seeds" and not result.stopped:
             from megafuse.bench import start_up
@@ -139,12 +152,14 @@ def run(parsed: argparse.Namespace) -> int:
         print(f"megafuse: {_first_error(result)}", file=sys.stderr)
         return 2
     screen.end(result)
+    if suite == FUSE:
+        print("\n".join(n for words in fuse_suite.told(result) for n in note(words)))
     _write(result, parsed)
     if parsed.counters and not result.stopped:
         print("reading the GPU's counters: ncu runs every row once more", flush=True)
         _count(result, specs)
         _write(result, parsed)
-    if result.stopped:
+    if result.stopped and not (parsed.seconds and result.seconds_taken >= parsed.seconds):
         return 130
     return int(any(row.entries[0].error for row in result.rows))
 
@@ -158,7 +173,7 @@ def _sweep(parsed: argparse.Namespace) -> int:
 def _refuse_a_sweeps_options(parsed: argparse.Namespace) -> None:
     from megafuse.bench.refusal import Refused
 
-    for name in ("seconds", "seed", "threads"):
+    for name in ("seed", "threads"):
         if getattr(parsed, name) is not None:
             raise Refused(f"--{name} is an option of --sweep")
 

@@ -16,7 +16,11 @@ from megafuse.bench.contenders import Contender, Function
 from megafuse.bench.result import Choice
 
 Mode = Literal["forward", "forward, grad", "forward+backward"]
-YARDSTICKS = {"copy": "a copy of as many bytes, for scale", "bare": "one allocation, one launch"}
+YARDSTICKS = {
+    "copy": "a copy of as many bytes, for scale",
+    "bare": "one allocation, one launch",
+    "built-in": "megafuse.gelu_scale at 1 Ki elements: what a call of an op costs",
+}
 MODES: tuple[Mode, ...] = ("forward", "forward, grad", "forward+backward")
 
 
@@ -49,6 +53,9 @@ class Job:
     weights: frozenset[int] = frozenset()  # arguments that a model keeps from call to call
     work: Work | None = None
     yardsticks: dict[str, Callable[[], Function]] = field(default_factory=dict)
+    # Arguments of another shape; where they are given, first calls are timed, from cold caches.
+    draw_another: Callable[[], list[Any]] | None = None
+    remarks: Callable[[], list[str]] = list  # about the row, once it has run
 
     @property
     def elements(self) -> int:
@@ -73,7 +80,9 @@ class Job:
 
     def arguments(self) -> list[Any]:
         """Fresh ones; with the incoming gradients as the last where the mode takes them."""
-        args = self.draw()
+        return self.with_gradients(self.draw())
+
+    def with_gradients(self, args: list[Any]) -> list[Any]:
         if self.mode != "forward+backward":
             return args
         outs = [t.detach() for t in leaves(self.reference(*args)) if t.requires_grad]

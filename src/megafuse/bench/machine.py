@@ -6,16 +6,15 @@ import functools
 import os
 import platform
 import shutil
-import subprocess
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from megafuse.bench import timing
-from megafuse.runtime import cpp, fp32_matmul
+from megafuse.runtime import fp32_matmul
+from megafuse.runtime.provenance import cpu_name, output
 
 # Why a driver holds the clock down, by the bits of clocks_event_reasons.active. Idle and the
 # user's own settings are not among them.
@@ -49,40 +48,6 @@ def about(device: str) -> dict[str, Any]:
             "cuda": torch.version.cuda,
         }
     return told
-
-
-def versions() -> dict[str, str | None]:
-    compiler = cpp.find()
-    return {
-        "megafuse": _version("megafuse") or "checkout",
-        "torch": torch.__version__,
-        "triton": _version("triton"),
-        "python": platform.python_version(),
-        "compiler": compiler.version if compiler else None,
-    }
-
-
-def commit() -> tuple[str, bool]:
-    """The commit that is measured, and whether the tree has changes that it does not hold.
-
-    `MEGAFUSE_COMMIT` names it where the code is a copy without its repository; a "+" at its end
-    says that there are changes.
-    """
-    told = os.environ.get("MEGAFUSE_COMMIT")
-    if told:
-        return told.rstrip("+"), told.endswith("+")
-    here = Path(__file__).parent
-    head = _output("git", "-C", str(here), "rev-parse", "HEAD")
-    # Installed into an environment inside somebody's repository, it is not of that one.
-    if not head or not _output("git", "-C", str(here), "ls-files", "--", "."):
-        return "unknown", False
-    listed = _output("git", "-C", str(here), "status", "--porcelain", "--", str(here.parent))
-    return head, bool(listed)
-
-
-def cpu_name() -> str:
-    fields = dict(part.strip().partition("=")[::2] for part in cpp.cpu_features().split(";"))
-    return fields.get("model name") or fields.get("CPU part") or platform.machine()
 
 
 # ---- the state it is in
@@ -185,16 +150,8 @@ def _smi(query: str) -> list[str] | None:
         f"--query-gpu={query}",
         "--format=csv,noheader,nounits",
     )
-    told = _output(*command)
+    told = output(*command)
     return [part.strip() for part in told.split(",")] if told else None
-
-
-def _output(*command: str) -> str:
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ran.stdout.strip() if ran.returncode == 0 else ""
 
 
 def _number(text: str) -> float | None:
@@ -208,11 +165,4 @@ def _file_number(path: Path) -> float | None:
     try:
         return _number(path.read_text())
     except OSError:
-        return None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
         return None

@@ -99,7 +99,7 @@ def _known(op: Op, made: Job, args: Sequence[Any]) -> Job:
     made.weights = frozenset(i for i, a in enumerate(op.arguments) if a in weights)
     made.widths = _widths(op, args, weights)
     work = made.work = _work(op, list(args), made.mode, made.device)
-    made.yardsticks["copy"] = lambda: _copy(work.bytes_moved, made.device)
+    made.yardsticks["copy"] = lambda: copy_of(work.bytes_moved, made.device)
     return made
 
 
@@ -163,7 +163,7 @@ def _work(op: Op, args: list[Any], mode: Mode, device: str) -> Work:
     )
 
 
-def _copy(moved: int, device: str) -> Function:
+def copy_of(moved: int, device: str) -> Function:
     """A copy that moves as many bytes, for scale. A multiple of 4096: odd sizes copy slower."""
     size = max(moved // 2 // 4096, 1) * 4096
     source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)

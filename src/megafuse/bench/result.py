@@ -70,6 +70,9 @@ class Entry:
     flop_per_second: float | None = None
     roof_share: float | None = None  # of the measured roof that binds
     yardstick: bool = False  # a copy, a bare launch: for scale, no rival
+    first_call: float | None = None  # seconds, everything compiled; suite `fuse` only
+    another_shape: float | None = None  # seconds of the first call with another batch size
+    compiled_again: bool | None = None  # whether that call compiled anything
 
     @property
     def cold(self) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from megafuse.bench import honesty, machine, timing, traffic
+from megafuse.bench import first_call, honesty, machine, timing, traffic
 from megafuse.bench.arguments import Arguments
 from megafuse.bench.contenders import Contender, Function
 from megafuse.bench.graph import captured
@@ -131,6 +131,8 @@ class Measurement:
         except Exception as error:  # an import or a compiler can fail in any way
             entry.error = honesty.told(error)
             return
+        if self.job.draw_another is not None:
+            first_call.measure(self.job, runner.function, entry)
         entry.error, entry.accuracy = honesty.check(
             self.job, contender, runner.function, expectations
         )
@@ -245,7 +247,11 @@ class Measurement:
             floor=self._floor(),
             entries=[r.entry for r in self.runners],
             conditions=(asdict(self.conditions[-1]) if self.conditions else {}) | products,
-            warnings=machine.throttled(self.conditions) + machine.not_float32(products),
+            warnings=[
+                *machine.throttled(self.conditions),
+                *machine.not_float32(products),
+                *(self.job.remarks() if self.visits else ()),
+            ],
         )
         timings = {r.name: r.timings() for r in self.runners}
         for runner in self.runners:

@@ -20,7 +20,7 @@ from megafuse.bench.row import Effort, Measurement
 from megafuse.bench.spec import Spec
 from megafuse.ops import OPS
 from megafuse.registry import Op
-from megafuse.runtime import fallback, loader
+from megafuse.runtime import fallback, loader, provenance
 
 
 @dataclass
@@ -32,6 +32,10 @@ class Watcher:
     finished: Callable[[Row], None] = lambda _: None
 
 
+class _TimeIsUp(Exception):
+    """There were only so many seconds."""
+
+
 @fallback.strict()
 def run(
     jobs: Sequence[Job],
@@ -41,13 +45,15 @@ def run(
     effort: Effort | None = None,
     watcher: Watcher | None = None,
     measure_roofs: bool = False,
+    seconds: float | None = None,
 ) -> Result:
-    """Measures the jobs, in order, on as many visits as `effort` says."""
+    """Measures the jobs, in order, on as many visits as `effort` says, or until so many seconds
+    are over."""
     effort, watcher = effort or Effort(), watcher or Watcher()
     started = time.perf_counter()
     device = jobs[0].device
     watcher.doing("measuring what this machine can do at best")
-    load, (commit, changed) = machine.load(), machine.commit()
+    load, (commit, changed) = machine.load(), provenance.commit()
     roofs = roof.roofs(device, measure_roofs)
     measured = [Measurement(each, roofs) for each in jobs]
     rows: list[Row] = []
@@ -55,12 +61,14 @@ def run(
     try:
         for visit in range(effort.visits):
             for i, row in enumerate(measured):
+                if seconds is not None and time.perf_counter() - started > seconds:
+                    raise _TimeIsUp
                 watcher.visiting(visit, effort.visits, i, len(measured), row.job)
                 row.visit(effort, watcher.doing)
                 if visit == effort.visits - 1:
                     rows.append(row.row())
                     watcher.finished(rows[-1])
-    except KeyboardInterrupt:  # what was measured until then is kept
+    except (KeyboardInterrupt, _TimeIsUp):  # what was measured until then is kept
         stopped = True
         for row in measured[len(rows) :]:
             if row.visits:
@@ -73,7 +81,7 @@ def run(
         commit=commit,
         changed=changed,
         machine=machine.about(device) | {"load": load},
-        versions=machine.versions(),
+        versions=provenance.versions(),
         roofs=roofs,
         rows=rows,
         seconds_taken=time.perf_counter() - started,

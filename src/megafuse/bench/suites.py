@@ -1,4 +1,4 @@
-"""Named sets of rows: `seeds`, `transformer`, `quick` and `all`.
+"""Named sets of rows: `seeds`, `transformer`, `quick` and `all`; `fuse` is in fuse_suite.py.
 
 - seeds: every size of shared/FACTS.md, forward and with backward; and what the foundation promises
   for every pointwise op: near a copy's speed at 16 Mi elements and more on CUDA, never slower than
@@ -19,6 +19,7 @@ from megafuse.bench.spec import Spec, default_against, modes, shape_of
 from megafuse.bench.transformer import transformer
 from megafuse.ops import OPS
 
+FUSE = "fuse"  # its rows are functions, not ops
 K, M = 1_000, 1_000_000
 KI, MI = 1 << 10, 1 << 20
 SEEDS = {

@@ -71,7 +71,9 @@ class Applied(Term):
 class Fetched(Term):
     """The element of `dtype` at address slot + sum of at[k] * stride slot k, all words of the call.
 
-    Where `inside` (a Bool term) is false nothing is read, and the value is `otherwise`.
+    Where `inside` (a Bool term) is false nothing is read, and the value is `otherwise`. `run`, in
+    row-wise bodies: (place, length), where it is the same all along the row as long as
+    place // length is; a group norm's weights are.
     """
 
     base: int
@@ -79,6 +81,7 @@ class Fetched(Term):
     strides: tuple[int, ...]
     inside: Term | None = None
     otherwise: float = 0.0
+    run: tuple[Loaded, Term] | None = None
 
 
 @dataclass(eq=False)

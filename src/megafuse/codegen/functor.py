@@ -32,8 +32,8 @@ def functor_type(body: Body) -> str:
     return f"{NAMESPACE}::{type_name(body.name)}"
 
 
-def functor_text(body: Body) -> str:
-    """The struct alone: for people."""
+def functor_text(body: Body, runs: bool = False) -> str:
+    """The struct alone: for people. `runs`: as kernels/graph_rows_cpu.h takes it."""
     lines = Lines()
     for line in body.about:
         lines.remark(line)
@@ -41,16 +41,17 @@ def functor_text(body: Body) -> str:
     lines.open(f"struct {type_name(body.name)} : Typed<{body.scalars}> {{")
     write_words(scope, type_name(body.name), lines)
     if body.row_wise:
-        write_row_functor(scope, lines)
+        write_row_functor(scope, lines, runs)
     else:
         _write_call(scope, lines)
     lines.close("};")
     return str(lines)
 
 
-def definition(body: Body) -> str:
+def definition(body: Body, runs: bool = False) -> str:
     """The struct in its namespace: for compilers."""
-    return f"namespace {NAMESPACE} {{\n\n{functor_text(body)}\n}}  // namespace {NAMESPACE}\n"
+    text = functor_text(body, runs)
+    return f"namespace {NAMESPACE} {{\n\n{text}\n}}  // namespace {NAMESPACE}\n"
 
 
 def write_words(scope: Scope, name: str, lines: Lines) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from megafuse.codegen import tuning
 from megafuse.codegen.body import Body
 from megafuse.codegen.functor import definition, functor_type
+from megafuse.codegen.render import SUM_CALLS
 from megafuse.codegen.row_launch import RowLaunch
 from megafuse.codegen.shape import ONE_SHOT, Shape
 from megafuse.codegen.variant import BYTES, STORAGE, Operand
 from megafuse.codegen.writer import wrapped
 
 SHORT = 63  # columns: kMost of kernels/graph_short_rows_cpu.h
+LONG = 256  # columns from which on 64 are folded side by side: kLeastLong of host/core/rows.h
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,10 @@ class Generated:
     row_wise: bool = False
     rounds: bool = False  # after every primitive, as eager does
     short_rows: bool = False  # row-wise on the CPU: up to SHORT columns, many rows side by side
+    long_rows: bool = False  # row-wise on the CPU: from LONG columns on
     launch: RowLaunch | None = None  # row-wise on CUDA
+    sums: str = ""  # pointwise with sums: the family, sum_columns, … (runtime/host/core/sums.h)
+    double: bool = False  # whether terms of sums are
 
     @property
     def symbol(self) -> str:
@@ -63,23 +69,27 @@ def generated(
     wide_index: bool = False,
     across: bool = False,
     short_rows: bool = False,
+    long_rows: bool = False,
     launch: RowLaunch | None = None,
     sums: str = "Float",
+    sum_family: str = "",
 ) -> Generated:
     """The kernel of `body` whose operands walk so, a letter for each of outputs and inputs.
 
-    Outputs with walk 'r' are summed over rows: partial sums of dtype `sums`, one row of them for
-    each thread (CPU, where they must begin as 0) or block (CUDA), stride 1 apart.
+    Outputs with walk 'r' are sums: over rows, if the body is row-wise, else as `sum_family` says.
+    They are partial sums of dtype `sums`, one row of them for each thread (CPU, where they must
+    begin as 0) or block (CUDA), stride 1 apart.
     """
     results = [*enumerate(body.outputs), *enumerate(body.row_outputs)]
     made = [
         Operand(sums if walk == "r" else term.dtype, walk, i)
         for walk, (i, term) in zip(outputs, results, strict=True)
     ]
+    summed = [term for walk, (_, term) in zip(outputs, results, strict=True) if walk == "r"]
     read = [Operand(dtype, walk) for walk, dtype in zip(inputs, body.inputs, strict=True)]
     return Generated(
         name=body.name,
-        definition=definition(body),
+        definition=definition(body, runs=device == "cpu" and not short_rows),
         functor=functor_type(body),
         device=device,
         dims=dims,
@@ -91,7 +101,10 @@ def generated(
         row_wise=body.row_wise,
         rounds=body.rounds,
         short_rows=short_rows,
+        long_rows=long_rows,
         launch=launch,
+        sums=sum_family,
+        double=any(term.dtype == "Double" for term in summed),
     )
 
 
@@ -99,6 +112,8 @@ def shape(kernel: Generated) -> Shape:
     """The launch of a CUDA kernel; pointwise as in tuning/pointwise.py."""
     if kernel.launch is not None:
         return kernel.launch.shape
+    if kernel.sums:
+        return tuning.SUMS
     widths = {BYTES[o.dtype] for o in kernel.operands if o.walk == "c"}
     if kernel.vector == 1:
         unroll = 4
@@ -113,6 +128,8 @@ def source(kernel: Generated) -> str:
     driver = "graph_rows" if kernel.row_wise else "pointwise"
     if kernel.short_rows:
         driver = "graph_short_rows"
+    if kernel.sums:
+        driver = "sum"
     return (
         f'#include "prims.h"\n#include "{driver}_{kernel.device}.h"\n\n'
         f"{kernel.definition}\n{_kernel_type(kernel)}\n{run}"
@@ -127,8 +144,9 @@ def _kernel_type(kernel: Generated) -> str:
         )
         return "\n".join(wrapped(f"mf::Operands<{types}>", 4))
 
+    compute = "double" if kernel.double else "float"
     return (
-        f"using Kernel = mf::Kernel<\n    {kernel.functor}, float, {kernel.dims},\n"
+        f"using Kernel = mf::Kernel<\n    {kernel.functor}, {compute}, {kernel.dims},\n"
         f"{listed(kernel.operands[: kernel.outputs], True)},\n"
         f"{listed(kernel.inputs, False)}>;\n"
     )
@@ -136,19 +154,29 @@ def _kernel_type(kernel: Generated) -> str:
 
 def _cpu(kernel: Generated) -> str:
     across = str(kernel.across).lower()
-    rows = "GraphShortRowsCpu" if kernel.short_rows else "GraphRowsCpu"
-    driver = f"{rows}<Kernel>" if kernel.row_wise else f"PointwiseCpu<Kernel, {across}>"
+    driver = f"PointwiseCpu<Kernel, {across}>"
+    if kernel.row_wise:
+        wide = ", 64" if kernel.long_rows else ""
+        driver = f"GraphRowsCpu<Kernel{wide}>"
+    if kernel.short_rows:
+        driver = "GraphShortRowsCpu<Kernel>"
+    if kernel.sums:
+        driver = f"Sum{'Columns' if kernel.sums == 'sum_columns' else 'Rows'}Cpu<Kernel>"
+    slot = ", slot" if kernel.row_wise or kernel.sums else ""
     return (
         f'extern "C" void {kernel.symbol}(const mf::u64* words, mf::i64 begin, mf::i64 end,\n'
         f"    [[maybe_unused]] mf::i64 slot) {{\n"
-        f"  mf::{driver}(words{', slot' if kernel.row_wise else ''}).run(begin, end);\n}}\n"
+        f"  mf::{driver}(words{slot}).run(begin, end);\n}}\n"
     )
 
 
 def _cuda(kernel: Generated) -> str:
     index = "mf::i64" if kernel.wide_index else "mf::i32"
-    how = shape(kernel)
-    if kernel.row_wise:
+    how, run = shape(kernel), "run()"
+    if kernel.sums:
+        driver = f"SumCuda<Kernel, {kernel.vector}, {index}>"
+        run = SUM_CALLS[kernel.sums]
+    elif kernel.row_wise:
         launch = kernel.launch
         assert launch is not None, "a row-wise CUDA kernel needs its launch"
         numbers = f"{launch.items}, {launch.threads}, {launch.rows}, {str(launch.whole).lower()}"
@@ -159,5 +187,5 @@ def _cuda(kernel: Generated) -> str:
     return (
         f'extern "C" __global__ void __launch_bounds__({how.block}) {kernel.symbol}(\n'
         f"    const __grid_constant__ mf::Words<Kernel::words> words) {{\n"
-        f"  mf::{driver}(words.word).run();\n}}\n"
+        f"  mf::{driver}(words.word).{run};\n}}\n"
     )

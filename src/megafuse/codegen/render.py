@@ -25,6 +25,12 @@ def source(functors: Functors, variant: Variant) -> str:
     return (_cuda if variant.device == "cuda" else _cpu)(functors, variant)
 
 
+# What a summing CUDA kernel calls, by family.
+SUM_CALLS = {
+    "sum_columns": "columns()",
+    "sum_rows": "rows<256>()",
+    "sum_short_rows": "rows<32>()",
+}
 WORKER_THREADS = 256  # a block's
 
 
@@ -134,10 +140,9 @@ def _cuda(functors: Functors, variant: Variant) -> str:
         how = f"{variant.vector}, {launch.unroll}, {index}, {str(variant.across).lower()}"
         run = f"mf::PointwiseCuda<Kernel, {how}>(words.word).run()"
     else:
-        which = {"sum_columns": "columns", "sum_rows": "rows<256>", "sum_short_rows": "rows<32>"}
         driver = "sum_cuda.h"
         made = f"mf::SumCuda<Kernel, {variant.vector}, {index}>(words.word)"
-        run = f"{made}.{which[variant.family]}()"
+        run = f"{made}.{SUM_CALLS[variant.family]}"
     return (
         f'{functors.definition}#include "{driver}"\n\n'
         f"{_kernel_type(functors, variant)}\n"

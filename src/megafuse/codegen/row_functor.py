@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from megafuse.codegen.body import Reduced, Term, arguments
+from megafuse.codegen.body import Fetched, Reduced, Term, arguments
 from megafuse.codegen.expression import Text, as_stored, register, storage
 from megafuse.codegen.row_phases import Phases
 from megafuse.codegen.scope import Scope, default_name
@@ -22,14 +22,18 @@ _KINDS = {
 }
 
 
-def write_row_functor(scope: Scope, lines: Lines) -> None:
-    """What is inside the struct, after its words."""
-    _RowWriter(scope, Phases(scope.body), lines).write()
+def write_row_functor(scope: Scope, lines: Lines, runs: bool = False) -> None:
+    """What is inside the struct, after its words. `runs`: loads that are the same for a run of
+    elements are given to its functions, after the operands."""
+    _RowWriter(scope, lines, runs).write()
 
 
 class _RowWriter:
-    def __init__(self, scope: Scope, phases: Phases, lines: Lines) -> None:
-        self.scope, self.phases, self.lines = scope, phases, lines
+    def __init__(self, scope: Scope, lines: Lines, runs: bool) -> None:
+        found = [t for t in scope.order if isinstance(t, Fetched) and t.run is not None]
+        self.runs = {t: scope.names.fresh(t.name or default_name(t)) for t in found if runs}
+        self.phases = Phases(scope.body, self.runs)
+        self.scope, self.lines, phases = scope, lines, self.phases
         fields = [term for term in scope.order if phases.is_field(term)]
         self.row = {t: f"row.{scope.names.fresh(t.name or default_name(t))}" for t in fields}
         self.kept = {t: f"kept.{scope.names.fresh(t.name or default_name(t))}" for t in phases.kept}
@@ -47,6 +51,7 @@ class _RowWriter:
             self._struct("Kept", self.kept)
         else:
             self.lines.add("using Kept = Nothing;")
+        self._runs()
         for step in range(steps):
             self.lines.add()
             self._keep(step)
@@ -74,9 +79,38 @@ class _RowWriter:
 
     def _known(self, phase: int, with_this: bool) -> dict[Term, str]:
         """Names of what is known in a phase; `with_this`: with what it keeps itself."""
-        row = {t: name for t, name in self.row.items() if self.phases.level[t] <= phase}
+        row: dict[Term, str] = {**self.runs}
+        row |= {t: name for t, name in self.row.items() if self.phases.level[t] <= phase}
         last = phase if with_this else phase - 1
         return row | {t: name for t, name in self.kept.items() if self.phases.kept[t] <= last}
+
+    # ---- loads that are the same for a run of elements
+
+    def _runs(self) -> None:
+        if not self.runs:
+            return
+        self.lines.add(f"static constexpr int runs = {len(self.runs)};")
+        places = [str(term.run[0].operand) for term in self.runs if term.run is not None]
+        self.lines.add(f"static constexpr int run_along[] = {{{', '.join(places)}}};")
+        for number, term in enumerate(self.runs):
+            assert term.run is not None
+            place, length = term.run
+            body = self.lines.inner()
+            inputs = self._enter_run(term)
+            self.scope.declare(arguments(term), body)
+            body.add(f"return {self.scope.text(term).code};")
+            head = f"MF_INLINE {register(term.dtype)} load(Run<{number}>, {inputs}) const"
+            self.lines.function(head, body)
+            body = self.lines.inner()
+            inputs = self._enter_run(place, length)
+            at, size = self.scope.text(place).code, self.scope.text(length).code
+            body.add(f"return {size} - mod({at}, {size});")
+            self.lines.function(f"MF_INLINE i64 left(Run<{number}>, {inputs}) const", body)
+
+    def _enter_run(self, *wanted: Term) -> str:
+        """Begins a function that computes these from operands alone; returns its parameters."""
+        self.scope.enter()
+        return self.scope.parameters(self.scope.loads(wanted))
 
     # ---- functions
 
@@ -161,7 +195,7 @@ class _RowWriter:
 
     def _row_results(self) -> None:
         outputs = list(self.scope.body.row_outputs)
-        self.scope.enter(dict(self.row))
+        self.scope.enter({**self.runs, **self.row})
         used = self.scope.loads(outputs)
         body = self.lines.inner()
         self._return(outputs, body)
@@ -174,6 +208,10 @@ class _RowWriter:
                 body.comment(term.line)
         body.add(f"return {self.scope.packed(outputs)};")
 
+    def _given(self, run: Fetched, text: str) -> str:
+        name, kind = self.runs[run], register(run.dtype)
+        return f"{kind} {name}" if re.search(rf"\b{name}\b", text) else kind
+
     def _function(
         self, returns: str, name: str, state: list[str], used: set[int] | None, body: Lines
     ) -> None:
@@ -184,5 +222,6 @@ class _RowWriter:
             kind, _, word = parameter.rpartition(" ")
             parts.append(parameter if re.search(rf"\b{word}\b[.)]", text) else kind)
         inputs = "" if used is None else self.scope.parameters(used)
-        listed = ", ".join([*parts, *([inputs] if inputs else [])])
+        given = [] if used is None else [self._given(t, text) for t in self.runs]
+        listed = ", ".join([*parts, *([inputs] if inputs else []), *given])
         self.lines.function(f"MF_INLINE {returns} {name}{listed}) const", body)

@@ -9,6 +9,7 @@ What two phases need of each element, and costs more than a load, is kept betwee
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 
 from megafuse.codegen.body import (
     Applied,
@@ -30,8 +31,8 @@ _WORTH_KEEPING = 8  # multiplications: a store and a load of the cache, and some
 class Phases:
     """What is computed when. Phase S is step S; phase `steps` makes the results."""
 
-    def __init__(self, body: Body) -> None:
-        self.body = body
+    def __init__(self, body: Body, runs: Collection[Fetched] = ()) -> None:
+        self.body, self.runs = body, runs  # `runs` are given as operands are
         self.order = terms(body)
         self.level: dict[Term, int] = {}
         self.uniform: dict[Term, bool] = {}
@@ -92,7 +93,8 @@ class Phases:
             term = stack.pop()
             if term not in found:
                 found.add(term)
-                stack += [arg for arg in arguments(term) if not self.uniform[arg]]
+                if term not in self.runs:
+                    stack += [arg for arg in arguments(term) if not self.uniform[arg]]
         return found
 
     def _kept(self) -> dict[Term, int]:
@@ -102,7 +104,7 @@ class Phases:
         shared: set[Term] = set()
         for number, phase in enumerate(phases):
             for term in phase:
-                if not isinstance(term, (Applied, Fetched)):
+                if not isinstance(term, (Applied, Fetched)) or term in self.runs:
                     continue
                 if term in first:
                     shared.add(term)
@@ -124,4 +126,5 @@ class Phases:
         return sum(
             t.prim.cost if isinstance(t, Applied) else 8 if isinstance(t, Fetched) else 0
             for t in self._elementwise([term])
+            if t not in self.runs
         )

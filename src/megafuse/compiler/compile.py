@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from megafuse.graph.clean import clean
 from megafuse.graph.ir import Graph
 from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
-from megafuse.graph.plan import Plan
+from megafuse.graph.plan import Call, Plan
 from megafuse.graph.program import describe
 
 
@@ -42,6 +42,12 @@ class Compiled:
     backward: tuple[Graph, Plan] | None
     description: dict[str, Any]
 
+    @property
+    def library(self) -> list[str]:
+        """What is left to the library: the operations, forward and backward."""
+        plans = [self.forward[1], *([self.backward[1]] if self.backward else [])]
+        return [str(s.target) for plan in plans for s in plan.steps if isinstance(s, Call)]
+
 
 def compiled(
     function: Callable[..., Any],
@@ -55,8 +61,13 @@ def compiled(
     `device` is the arguments' own, unless it is said: kernels can be looked at without a GPU.
     """
     name = getattr(function, "__name__", "function").strip("<>")
-    device = device or _device(pytree.tree_leaves((tuple(args), dict(kwargs))))
+    device = device or only_device(pytree.tree_leaves((tuple(args), dict(kwargs))))
     captured = capture(function, args, kwargs, decompositions())
+    return planned(captured, name, device, rounding)
+
+
+def planned(captured: Captured, name: str, device: torch.device, rounding: Rounding) -> Compiled:
+    """From the traced graphs on. Raises NotFused where they should run as they are."""
     try:
         graph = clean(lower(captured, "forward"))
         forward = graph, _planned(graph, captured.forward, name, device, rounding)
@@ -75,7 +86,8 @@ def compiled(
     return Compiled(captured, forward, backward, description)
 
 
-def _device(leaves: list[Any]) -> torch.device:
+def only_device(leaves: Iterable[Any]) -> torch.device:
+    """That of all tensors among these. Raises NotFused where there are several, or none."""
     devices = {leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)}
     if len(devices) != 1:
         there = ", ".join(sorted(map(str, devices))) or "none"

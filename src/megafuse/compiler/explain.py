@@ -26,6 +26,7 @@ from megafuse.compiler.recomputed import recomputed
 from megafuse.compiler.source import call_reads, label, read_buffers
 from megafuse.graph.errors import CaptureError
 from megafuse.graph.ir import Graph, Input, Number, Reduce
+from megafuse.graph.multiples import told
 from megafuse.graph.plan import Buffer, Call, Cut, Kernel, Plan
 
 Symbols = dict[sympy.Symbol, Any]
@@ -43,6 +44,7 @@ class Step:
     bytes_read: int
     bytes_written: int
     reason: str = ""  # why the library does it
+    sums: tuple[str, ...] = ()  # what it writes that is added up, without storing its terms
 
     @property
     def bytes_moved(self) -> int:
@@ -157,6 +159,7 @@ def _step(step: Kernel | Call, labels: dict[Buffer, str], symbols: Symbols) -> S
         tuple(label(b, labels) for b in dict.fromkeys(step.writes)),
         int(_known(step.bytes_read, symbols)),
         int(_known(step.bytes_written, symbols)),
+        sums=tuple(label(o.buffer, labels) for o in step.sums if o.buffer is not None),
     )
 
 
@@ -182,12 +185,22 @@ _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "matmul", "linear", "mv"
 def _why_the_library(step: Call) -> str:
     name = step.target._schema.name.removeprefix("aten::")
     if isinstance(step.value, Reduce):
-        return "it reduces dimensions that are not the last, or one row too long for a thread"
+        return _why_the_library_reduces(step.value)
+    if "softmax" in name:
+        return "its softmax is along a dimension that is not the last"
     if name in _PRODUCTS:
         return "matrix products are the library's"
     if torch.Tag.nondeterministic_seeded in step.target.tags:
         return "it draws random numbers, as PyTorch draws them"
     return f"there is no kernel of ours for {name}"
+
+
+def _why_the_library_reduces(value: Reduce) -> str:
+    if len(value.dims) == len(value.source.shape):
+        return "all elements are one row, too long for a thread"
+    if value.kind == "sum" and value.dtype.is_floating_point:
+        return "it sums dimensions that lie between others that stay"
+    return "it reduces dimensions that are not the last, and is no sum of floats"
 
 
 def _stored(cut: Cut) -> Stored:
@@ -221,7 +234,8 @@ def _symbols(graph: Graph, leaves: Sequence[Any]) -> Symbols:
             pairs = [*zip(value.shape, leaf.shape, strict=True)]
             pairs += [*zip(value.strides, leaf.stride(), strict=True)]
             pairs.append((value.offset, leaf.storage_offset()))
-        found.update((s, n) for s, n in pairs if isinstance(s, sympy.Symbol))
+        tells = ((told(size), number) for size, number in pairs)
+        found.update((t[0], n if t[1] == 1 else n // t[1]) for t, n in tells if t is not None)
     return found
 
 

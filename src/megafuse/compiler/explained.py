@@ -56,6 +56,8 @@ def _step(at: int, step: Step) -> list[str]:
         lines += _wrapped(line, 7)
     lines += _wrapped(f"reads  {size(step.bytes_read):>8}: {_listed(step.reads)}", 5)
     lines += _wrapped(f"writes {size(step.bytes_written):>8}: {_listed(step.writes)}", 5)
+    if step.sums:
+        lines += _wrapped(f"adds up, without storing the terms: {_listed(step.sums)}", 5)
     return lines
 
 

@@ -23,20 +23,30 @@ from megafuse.runtime.sources import KERNELS
 def cuda_kernel(step: Kernel, symbols: Mapping[sympy.Symbol, Any]) -> Generated:
     """For these sizes."""
     body = step.body
-    results = [*step.outputs, *step.row_outputs]
+    results = [*step.outputs, *step.sums, *step.row_outputs]
     shape = [_number(size, symbols) for size in step.shape]
     operands = [*results, *step.inputs]
     strides = [[_number(s, symbols) for s in operand.strides] for operand in operands]
     sizes, strides = _merged(shape, strides, body.row_wise)
-    walks = [
-        _walk(operand, stride, i >= len(step.outputs) and i < len(results))
-        for i, (operand, stride) in enumerate(zip(operands, strides, strict=True))
-    ]
+    known = ["r"] * len(step.sums) + ["w"] * len(step.row_outputs)
+    written, read = slice(len(step.outputs)), slice(len(results), None)
+    walks = [_walk(*each) for each in zip(operands[written], strides[written], strict=True)]
+    walks += known + [_walk(*each) for each in zip(operands[read], strides[read], strict=True)]
+    family = _sum_family(step, sizes, strides[len(step.outputs)]) if step.sums else ""
     dtypes = [term.dtype for term in (*body.outputs, *body.row_outputs)] + list(body.inputs)
     vector = _vector(sizes, strides, walks, [BYTES[dtype] for dtype in dtypes])
-    made, read = tuple(walks[: len(results)]), tuple(walks[len(results) :])
-    launch = cuda_launch(body, read, -(-sizes[-1] // vector), vector)
-    return generated(body, "cuda", len(sizes), made, read, vector=vector, launch=launch)
+    launch = cuda_launch(body, tuple(walks), -(-sizes[-1] // vector), vector)
+    return generated(
+        body,
+        "cuda",
+        3 if family else len(sizes),
+        tuple(walks[: len(results)]),
+        tuple(walks[read]),
+        vector=vector,
+        launch=launch,
+        sums="Double" if "Double" in dtypes[len(step.outputs) : len(body.outputs)] else "Float",
+        sum_family=family,
+    )
 
 
 def compiled_for(step: Kernel, symbols: Mapping[sympy.Symbol, Any], arch: str) -> Used:
@@ -67,14 +77,21 @@ def _merged(
         else:
             dims.append(d)
             sizes.append(shape[d])
+    if not sizes and not row_wise:  # one element: any stride will do
+        return [1], [[1] for _ in strides]
     missing = max(least - len(sizes), 0)
     kept = [[0] * missing + [stride[d] for d in dims] for stride in strides]
     return [1] * missing + sizes, kept
 
 
-def _walk(operand: Operand, strides: Sequence[int], of_rows: bool) -> str:
-    if of_rows:
-        return "w"
+def _sum_family(step: Kernel, sizes: Sequence[int], strides: Sequence[int]) -> str:
+    """Of a kernel that is not row-wise: by what is last, kept or summed."""
+    if step.body.row_wise:
+        return ""
+    return "sum_columns" if strides[-1] != 0 and sizes[-1] != 1 else "sum_rows"
+
+
+def _walk(operand: Operand, strides: Sequence[int]) -> str:
     if operand.buffer is None:
         return "i"
     return {0: "b", 1: "c"}.get(strides[-1], "s")

@@ -64,6 +64,9 @@ def _steps(which: str, plan: Plan, labels: dict[Buffer, str]) -> list[str]:
         lines = [_remark(f"{heading}{type_name(step.body.name)}, {kind}")]
         lines.append(_moved("reads ", read_buffers(step), labels))
         lines.append(_moved("writes", step.writes, labels))
+        if step.sums:
+            sums = [o.buffer for o in step.sums if o.buffer is not None]
+            lines.append(_moved("adds up", sums, labels))
         if step.body.name in shown:
             lines.append("// The functor is the same as above.\n")
         else:

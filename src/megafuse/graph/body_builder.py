@@ -17,6 +17,7 @@ from megafuse.codegen.body import Applied, Fetched, Loaded, Reduced, Scalar, Ter
 from megafuse.codegen.prims import PRIMS
 from megafuse.graph.affine import Coordinates, affine, broadcast_at, collapsed, flat, mapped
 from megafuse.graph.cluster import Cluster
+from megafuse.graph.conditions import decided, is_outside
 from megafuse.graph.coordinates import within
 from megafuse.graph.index_terms import IndexTerms
 from megafuse.graph.ir import (
@@ -32,6 +33,7 @@ from megafuse.graph.ir import (
     axis,
 )
 from megafuse.graph.numbers import number_of
+from megafuse.graph.pieces import Test
 from megafuse.graph.plan import Address, Operand, Tensor
 
 DTYPES = {
@@ -60,6 +62,7 @@ class BodyBuilder:
         self.dtypes: list[str] = []
         self.words: list[Word] = []
         self.fetches: list[tuple[Tensor, str]] = []
+        self.tests: list[Test] = []  # what pieces of the domain might not have to ask
         self.index = IndexTerms(self)
         self._loads: dict[Any, Loaded] = {}
         self._slots: dict[Any, int] = {}
@@ -160,10 +163,13 @@ class BodyBuilder:
         if word is not None:
             slot = self.slot(word, "Double")
             return self.one(Scalar(slot, dtype="Double", name=value.origin.name))
-        args = []
-        for operand in value.inputs:
-            place = mapped(broadcast_at(operand.shape, value.shape), at, self.shape)
-            args.append(self.build(operand, place, mask))
+        places = [mapped(broadcast_at(o.shape, value.shape), at, self.shape) for o in value.inputs]
+        if value.prim.name == "where":
+            chosen = decided(value.inputs[0], places[0], self.shape)
+            if chosen is not None:
+                which = 1 if chosen else 2
+                return self.build(value.inputs[which], places[which], mask)
+        args = [self.build(o, place, mask) for o, place in zip(value.inputs, places, strict=True)]
         name, line = value.origin.name, value.origin.text
         return self.one(Applied(value.prim, tuple(args), dtype=dtype, name=name, line=line))
 
@@ -202,6 +208,7 @@ class BodyBuilder:
             if self.walk(place * stride) is not None:
                 start += place * stride
             elif place != 0:
+                self.tests.append(Test(place))
                 places.append(self.index.term(place))
                 strides.append(self.slot(stride, "Long"))
         walk = self.walk(start)
@@ -222,6 +229,7 @@ class BodyBuilder:
             tuple(strides),
             mask,
             otherwise,
+            self.index.run(at) if mask is None else None,
             dtype=dtype,
             name=name,
         )
@@ -239,6 +247,8 @@ class BodyBuilder:
         source = tuple(places)
         if value.otherwise is None:
             return self.build(value.source, source, mask)
+        if is_outside(source, value.source.shape, self.shape):
+            return self.otherwise(value)
         inside = self.inside(value, source)
         both = inside if mask is None else mask
         if inside is not None and mask is not None:
@@ -248,20 +258,22 @@ class BodyBuilder:
         return self.masked(value, source, both)
 
     def masked(self, value: Gather, source: Coordinates, inside: Term) -> Term:
-        dtype = DTYPES[value.dtype]
         assert value.otherwise is not None
         base, places = value.source, source
         while isinstance(base, View):
             places, base = mapped(base.at, places, self.shape), base.source
         if base in self.tensors and not self.is_own(base):
             return self.fetch(self.tensors[base], places, inside, value.otherwise, base.name)
-        made = self.build(base, places, inside)
+        made, other = self.build(base, places, inside), self.otherwise(value)
+        return self.apply("where", inside, made, other, dtype=other.dtype)
+
+    def otherwise(self, value: Gather) -> Term:
+        """What a masked load gives where it reads nothing."""
+        assert value.otherwise is not None
         number: float | int | bool = value.otherwise
         if not value.dtype.is_floating_point:
             number = bool(number) if value.dtype == torch.bool else int(number)
-        return self.apply(
-            "where", inside, made, self.one(Written(number, dtype=dtype)), dtype=dtype
-        )
+        return self.one(Written(number, dtype=DTYPES[value.dtype]))
 
     def inside(self, value: Gather, places: Coordinates) -> Term | None:
         """Whether all coordinates are in bounds; None if that is proven."""
@@ -276,6 +288,7 @@ class BodyBuilder:
     def _tests(self, place: sympy.Expr, size: Size) -> list[Term]:
         if within(place, self.shape, size):
             return []
+        self.tests.append(Test(place, size))
         walk = affine(place, self.axes)
         start = sympy.sympify(0 if walk is None else walk[0])
         term, found = self.index.term(place - start), []

@@ -41,4 +41,5 @@ def _what(term: Term) -> str:
     if isinstance(term, Reduced):
         return f"row {term.kind}"
     assert isinstance(term, Fetched)
-    return f"fetch {term.base} {term.strides} {term.inside is not None} {term.otherwise!r}"
+    masked = f"{term.inside is not None} {term.otherwise!r}"
+    return f"fetch {term.base} {term.strides} {masked} {term.run is not None}"

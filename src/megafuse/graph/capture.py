@@ -29,6 +29,7 @@ from megafuse.graph import origin
 from megafuse.graph.errors import CaptureError, clear_errors
 from megafuse.graph.guards import guards_of, symbols_of
 from megafuse.graph.ir import Origin
+from megafuse.graph.multiples import in_multiples
 from megafuse.graph.tracing import (
     StandIns,
     Watch,
@@ -84,7 +85,7 @@ class Captured:
     # The graph is right for a call whose arguments have the sizes, strides and numbers that their
     # stand-ins show (a symbol is what it is where it stands alone), and for which these hold.
     guards: tuple[sympy.Basic, ...] = ()
-    symbols: dict[sympy.Symbol, sympy.Symbol] = field(default_factory=dict)  # torch's → s0, s1, …
+    symbols: dict[sympy.Symbol, sympy.Expr] = field(default_factory=dict)  # torch's → s0, 2·s1, …
 
     def placeholders(self) -> list[int]:
         """Which arguments are the forward graph's placeholders, in their order."""
@@ -134,6 +135,9 @@ def _capture(
     known = [argument.value for argument in arguments if argument.kind != "fixed"]
     captured.symbols = symbols_of(known)
     _refuse_values(captured)
+    parts = [part.graph for part in (captured.forward, captured.backward) if part is not None]
+    tensors = [each for each in known if isinstance(each, torch.Tensor)]
+    captured.symbols = in_multiples(captured.symbols, stand_ins.shapes, tensors, parts)
     captured.guards = guards_of(stand_ins.shapes, captured.symbols)
     return captured
 

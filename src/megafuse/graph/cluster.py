@@ -26,6 +26,7 @@ class Cluster:
     call: bool = False
     coordinates: dict[Value, Coordinates] = field(default_factory=dict)
     inner: dict[Reduce, Coordinates] = field(default_factory=dict)  # of a reduction's source
+    sums: set[Value] = field(default_factory=set)  # members that nobody in it can read
     sources: set[Value] = field(default_factory=set)  # solid values read from outside
     before: set[int] = field(default_factory=set)  # clusters that it reads from
     first: int = 0  # places in the graph's order
@@ -61,12 +62,14 @@ class Cluster:
         return {symbol for place in self.coordinates[value] for symbol in place.free_symbols}
 
     def spaces(self) -> Iterator[tuple[tuple[Size, ...], Coordinates]]:
-        """Shapes that members have, with their coordinates: each once."""
+        """Shapes that members have, or what they reduce, with coordinates: each once."""
+        members = [(value.shape, at) for value, at in self.coordinates.items()]
+        members += [(value.source.shape, at) for value, at in self.inner.items()]
         found: list[tuple[tuple[Size, ...], Coordinates]] = []
-        for value, at in self.coordinates.items():
-            if (value.shape, at) not in found:
-                found.append((value.shape, at))
-                yield value.shape, at
+        for space in members:
+            if space not in found:
+                found.append(space)
+                yield space
 
 
 class Refused(Exception):
@@ -109,6 +112,20 @@ def turned(shape: tuple[Size, ...], read: Read, cluster: Cluster) -> Coordinates
         sympy.Integer(0) if size == 1 else places.get(axis(dim)) for dim, size in enumerate(shape)
     ]
     return None if None in found else tuple(found)
+
+
+def axes_of(place: sympy.Expr, shape: Sequence[Size]) -> list[sympy.Symbol] | None:
+    """The domain's axes that a coordinate goes along, in their order: one, or several beside each
+    other as one (H·W of an image); None where it is anything else."""
+    sizes = {axis(dim): size for dim, size in enumerate(shape) if size != 1}
+    axes = list(sizes)
+    used = [i for i in axes if i in place.free_symbols]
+    if not used or axes[axes.index(used[0]) : axes.index(used[-1]) + 1] != used:
+        return None
+    dense, step = sympy.Integer(0), sympy.Integer(1)
+    for i in reversed(used):
+        dense, step = dense + i * step, step * sizes[i]
+    return used if same(place, dense) else None
 
 
 def permute(cluster: Cluster, order: list[int]) -> dict[sympy.Symbol, sympy.Symbol]:

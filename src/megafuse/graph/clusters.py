@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import sympy
-
 from megafuse.graph.affine import Coordinates, affine, collapsed, contiguous, flat, mapped
 from megafuse.graph.cluster import (
     Cluster,
     Refused,
+    axes_of,
     draws,
     is_input,
     permute,
@@ -32,6 +31,7 @@ from megafuse.graph.ir import Extern, Reduce, Result, Size, Value, axis
 from megafuse.graph.merging import merge
 from megafuse.graph.reads import Read, Reads
 from megafuse.graph.storage import Strides
+from megafuse.graph.sums import READS_A_SUM, check_common, check_sums, sums_of
 
 # Of clusters that a value reads nothing of, so many are tried.
 _NEAR = 3
@@ -47,8 +47,9 @@ class Clusters:
         reads: Reads,
         stored: dict[Value, Strides | None],
         calls: set[Value],
+        sums: set[Value],
     ) -> None:
-        self.reads, self.stored, self.calls = reads, stored, calls
+        self.reads, self.stored, self.calls, self.sums = reads, stored, calls, sums
         self.place = {value: k for k, value in enumerate(values)}
         self.of: dict[Value, Cluster] = {}
         self.all: dict[int, Cluster] = {}  # by number; a merged one's number is now another's
@@ -135,7 +136,11 @@ class Clusters:
     def begin(self, value: Value, reads: list[Read]) -> None:
         made = self.new(value)
         self._begun.append(made)
-        if isinstance(value, Reduce):
+        if isinstance(value, Reduce) and value in self.sums:
+            made.shape = value.source.shape
+            inner = identity(made.shape)
+            self._enter(value, reduced(value, inner), reads, made, inner)
+        elif isinstance(value, Reduce):
             source = value.source.shape
             order = [d for d in range(len(source)) if d not in value.dims] + list(value.dims)
             made.shape = tuple(source[d] for d in order)
@@ -158,6 +163,8 @@ class Clusters:
         if isinstance(value, Reduce):
             assert inner is not None
             cluster.inner[value] = without_ones(inner, value.source.shape)
+        if value in self.sums:
+            cluster.sums.add(value)
         cluster.last = max(cluster.last, self.place[value])
         self.of[value] = cluster
         for read in reads:
@@ -175,12 +182,21 @@ class Clusters:
         """Puts the value into the cluster, or raises Refused."""
         self.check_size(cluster, reads)
         inside = [r for r in reads if self.of.get(r.value) is cluster]
+        if any(read.value in cluster.sums for read in inside):
+            raise Refused(READS_A_SUM)
+        if not inside and (cluster.sums or value in self.sums):
+            check_common({read.value for read in reads}, cluster)
         shape = value.source.shape if isinstance(value, Reduce) else value.shape
         at = self._coordinates(shape, inside, cluster)
         if at is None:
             raise Refused(self._why_not(value, shape, cluster))
         self._check_cycle(cluster, reads)
-        if isinstance(value, Reduce):
+        if isinstance(value, Reduce) and value in self.sums:
+            here = {value: without_ones(at, shape)}
+            check_sums(cluster.shape, cluster.rows, sums_of(cluster) | here)
+            self._check_store(value, reduced(value, at), cluster)
+            self._enter(value, reduced(value, at), reads, cluster, at)
+        elif isinstance(value, Reduce):
             at = self._turn_to_rows(value, at, cluster)
             self._enter(value, reduced(value, at), reads, cluster, at)
         else:
@@ -256,9 +272,10 @@ class Clusters:
         """The domain of a first reduction gets its axes last; a later one must reduce the same.
         Returns the coordinates of the reduction's source from then on."""
         reduced = [d for d in value.dims if value.source.shape[d] != 1]
-        axes = [at[d] for d in reduced]
-        if not all(isinstance(i, sympy.Symbol) for i in axes):
+        found = [axes_of(at[d], cluster.shape) for d in reduced]
+        if None in found:
             raise Refused("reduces a part of the row")
+        axes = [i for several in found for i in several or ()]
         if cluster.rows:
             last = [i for i, n in zip(cluster.axes, cluster.shape, strict=True) if n != 1]
             last = [i for i in last if cluster.axes.index(i) >= len(cluster.outer)]
@@ -271,6 +288,10 @@ class Clusters:
         last = [cluster.axes.index(i) for i in axes]
         self._check_rows_store(cluster, last)
         order = [d for d in range(len(cluster.shape)) if d not in last] + last
+        if cluster.sums:
+            if order != list(range(len(order))):
+                raise Refused("sums over other dimensions than all but the row")
+            check_sums(cluster.shape, len(last), sums_of(cluster))
         cluster.rows = len(last)
         if not last:
             # Rows of one element: an axis of their own.

@@ -167,6 +167,13 @@ def _not_negative(expr: Size) -> bool:
     return bool(sympy.expand(expr.xreplace(shifted)).is_nonnegative)
 
 
+def never_negative(at: Size, shape: Sequence[Size]) -> bool:
+    """Whether that is proven for every element of the shape."""
+    sizes = {axis(dim): sympy.sympify(n) for dim, n in enumerate(shape)}
+    bounds = _bounds(sympy.expand(at), sizes)
+    return bounds is not None and _not_negative(bounds[0])
+
+
 def within(at: Size, shape: Sequence[Size], size: Size) -> bool:
     """Whether a coordinate is proven to be in 0 … size − 1 for every element of the shape."""
     sizes = {axis(dim): sympy.sympify(n) for dim, n in enumerate(shape)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import sympy
@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.functions import FloorDiv
 
-Symbols = dict[sympy.Symbol, sympy.Symbol]
+from megafuse.graph.multiples import Symbols, told
 
 
 def symbols_of(stand_ins: Sequence[Any]) -> Symbols:
@@ -46,7 +46,8 @@ def guards_of(shapes: ShapeEnv, symbols: Symbols) -> tuple[sympy.Basic, ...]:
     for symbol, ours in symbols.items():
         bounds = shapes.var_to_range.get(symbol)
         if bounds is not None and symbol.is_integer and bounds.lower.is_Integer:
-            least[ours] = bounds.lower
+            name, times = told(ours) or (ours, 1)
+            least[name] = sympy.ceiling(bounds.lower / times)
     found = [sympy.Ge(symbol, low, evaluate=False) for symbol, low in least.items()]
     equal: Equal = {}
     for guard in shapes.guards:
@@ -78,6 +79,7 @@ def _implied(guard: sympy.Basic, least: dict[sympy.Symbol, sympy.Expr]) -> bool:
 
 
 Equal = dict[sympy.Expr, sympy.Expr]
+_STEPS = 4  # that replacements are followed
 
 
 def equalities(guards: Sequence[sympy.Basic]) -> Equal:
@@ -93,14 +95,41 @@ def equalities(guards: Sequence[sympy.Basic]) -> Equal:
             one, other = other, one  # the simple side replaces the other
         if one.is_Symbol or (other.is_Symbol and not one.has(FloorDiv)):
             one, other = other, one  # but a symbol is replaced with what it is made of
+        if other.has(one):
+            one, other = other, one  # s1 − s1//2 with s1//2, Min(s0, s1) with s0
         if not other.has(one) and not one.is_Integer:
-            equal[one] = other
+            more = {**equal, one: other}
+            equal = equal if _circular(more) else more
     return equal
+
+
+def checked(
+    guards: Sequence[sympy.Basic], numbers: Collection[sympy.Symbol]
+) -> tuple[sympy.Basic, ...]:
+    """The guards over the symbols that the lowered arguments still show. Of a size that was
+    replaced they show what it is equal to, and the host holds that against the call's. `numbers`
+    are shown as they were."""
+    known = equalities(guards).items()
+    equal = {one: other for one, other in known if one.is_Symbol and one not in numbers}
+    simple = (simpler(guard, equal) for guard in guards)
+    return tuple(guard for guard in simple if guard is not sympy.true)
+
+
+def _circular(equal: Equal) -> bool:
+    """Whether a replacement leads back to what it replaces, by way of others."""
+    for one, expr in equal.items():
+        for _ in range(_STEPS):
+            expr, before = expr.xreplace(equal), expr
+            if expr == before:
+                break
+            if expr.has(one):
+                return True
+    return False
 
 
 def simpler(expr: sympy.Expr, equal: Equal) -> sympy.Expr:
     """The same size, with what is known to be equal replaced."""
-    for _ in range(4):  # one may lead to the next
+    for _ in range(_STEPS):  # one may lead to the next
         expr, before = expr.xreplace(equal), expr
         if expr == before:
             break

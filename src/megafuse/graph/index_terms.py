@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import sympy
+from torch.utils._sympy.functions import FloorDiv
 
-from megafuse.codegen.body import Scalar, Term, Written
+from megafuse.codegen.body import Loaded, Scalar, Term, Written
 from megafuse.graph.ir import Size
 from megafuse.graph.plan import Operand
 
@@ -56,7 +57,7 @@ class IndexTerms:
             self._terms[expr] = self._term(expr)
         return self._terms[expr]
 
-    def walked(self, start: Size, strides: tuple[Size, ...]) -> Term:
+    def walked(self, start: Size, strides: tuple[Size, ...]) -> Loaded:
         """An operand without memory."""
         return self.builder.operand(Operand(None, strides, start), "Long", None)
 
@@ -74,6 +75,25 @@ class IndexTerms:
         if expr in self.builder.axes:
             return self._axis_of_row(self.builder.axes.index(expr))
         return self._applied(expr)
+
+    def run(self, at: Sequence[sympy.Expr]) -> tuple[Loaded, Term] | None:
+        """(place, length): at these coordinates the row is in runs of so many elements, since its
+        axis is divided by that wherever it stands."""
+        b = self.builder
+        outer = len(b.shape) - b.rows
+        row = set(b.axes[outer:])
+        if b.rows == 1:
+            found = {d for e in at for d in e.atoms(FloorDiv) if d.args[0] == b.axes[outer]}
+        else:
+            found = {b.axes[outer]} if b.rows else set()
+        rest = [e.xreplace(dict.fromkeys(found, sympy.Integer(0))) for e in at]
+        known = row | self.computed.keys()
+        if len(found) != 1 or any(e.free_symbols & known for e in rest):
+            return None
+        length = found.pop().args[1] if b.rows == 1 else sympy.prod(b.shape[outer + 1 :])
+        if length.free_symbols & {*b.axes, *self.computed}:
+            return None
+        return self.walked(0, (*(0,) * outer, 1)), self.term(length)
 
     def _axis_of_row(self, dim: int) -> Term:
         """A dimension of the row, from the place in the row that all of them make."""

@@ -32,6 +32,7 @@ from megafuse.graph.ir import (
     View,
     axis,
 )
+from megafuse.graph.multiples import told
 
 Mode = Literal["eager", "fused", "exact"]
 _HALVES = (torch.float16, torch.bfloat16)
@@ -63,8 +64,9 @@ class _Run:
                     self.bind(size, real)
 
     def bind(self, size: Any, real: int | float) -> None:
-        if isinstance(size, sympy.Symbol):
-            self.symbols.setdefault(size, real)
+        found = told(size)
+        if found is not None:
+            self.symbols.setdefault(found[0], real if found[1] == 1 else real // found[1])
 
     def held(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype that a value of this dtype is held in."""

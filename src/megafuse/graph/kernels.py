@@ -2,47 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import sympy
 
 from megafuse.codegen.body import Body, Term
-from megafuse.graph.affine import flat
+from megafuse.graph.affine import Coordinates, flat, mapped
 from megafuse.graph.body_builder import BodyBuilder
 from megafuse.graph.body_key import body_key
 from megafuse.graph.cluster import Cluster
-from megafuse.graph.ir import Size, Value
+from megafuse.graph.cost import MAX_OPERANDS, Device
+from megafuse.graph.ir import Reduce, Size, Value
+from megafuse.graph.pieces import pieces
 from megafuse.graph.plan import Kernel, Operand, Tensor
+
+Store = tuple[Term, Operand]
 
 
 class Kernels:
     """Makes the kernels of one plan; equal bodies are one."""
 
-    def __init__(self, name: str, rounds: bool, tensors: Mapping[Value, Tensor]) -> None:
-        self.name, self.rounds, self.tensors = name, rounds, tensors
+    def __init__(
+        self, name: str, rounds: bool, device: Device, tensors: Mapping[Value, Tensor]
+    ) -> None:
+        self.name, self.rounds, self.device, self.tensors = name, rounds, device, tensors
         self.bodies: dict[str, Body] = {}
 
     def of(self, cluster: Cluster, stored: list[Value]) -> list[Kernel]:
         """One kernel that writes all of them."""
         builder = BodyBuilder(cluster, self.tensors)
-        elements: list[tuple[Term, Operand]] = []
-        rows: list[tuple[Term, Operand]] = []
-        row_axes = set(builder.axes[len(cluster.outer) :])
-        for value in stored:
-            at = cluster.coordinates[value]
-            term = self._stored_term(builder, value)
-            whole = not cluster.rows or _covers(at, row_axes, cluster)
-            (elements if whole else rows).append((term, self._store(builder, value)))
+        written = [value for value in stored if value not in cluster.sums]
+        elements, rows = self._stores(builder, written, [None])
+        sums = [
+            (
+                self._summed_term(builder, value),
+                self._store(builder, value, cluster.coordinates[value]),
+            )
+            for value in stored
+            if isinstance(value, Reduce) and value in cluster.sums
+        ]
+        whole = cluster.rows or sums
+        cut = None if whole else pieces(builder.tests, cluster.shape, self.device)
+        if cut is not None:
+            one = BodyBuilder(replace(cluster, shape=cut.shape), self.tensors)
+            parts, _ = self._stores(one, written, cut.axes)
+            if not one.tests and len(parts) + len(one.operands) <= MAX_OPERANDS:
+                builder, elements = one, parts
         body = Body(
             self.name,
             tuple(builder.dtypes),
-            tuple(term for term, _ in elements),
+            tuple(term for term, _ in (*elements, *sums)),
             tuple(term for term, _ in rows),
             scalars=len(builder.words),
             rounds=self.rounds,
             about=_about(stored),
         )
-        shape = cluster.shape
+        shape = builder.shape
         if cluster.rows > 1:
             shape = (*cluster.outer, sympy.prod(shape[len(cluster.outer) :]))
         kernel = Kernel(
@@ -51,11 +67,31 @@ class Kernels:
             [operand for _, operand in elements],
             builder.operands,
             [operand for _, operand in rows],
+            [operand for _, operand in sums],
             builder.words,
             stored,
         )
         _count_bytes(kernel, builder)
         return [kernel]
+
+    def _stores(
+        self, builder: BodyBuilder, stored: list[Value], axes: Sequence[Coordinates | None]
+    ) -> tuple[list[Store], list[Store]]:
+        """What is written of every element, and of every row. `axes`: where each piece has the
+        cluster's axes; None: all is one piece."""
+        elements: list[Store] = []
+        rows: list[Store] = []
+        cluster = builder.cluster
+        row_axes = set(builder.axes[len(cluster.outer) :])
+        for value in stored:
+            for piece in axes:
+                at = cluster.coordinates[value]
+                if piece is not None:
+                    at = mapped(at, piece, builder.shape)
+                whole = not cluster.rows or _covers(at, row_axes, cluster)
+                made = builder.build(value, at), self._store(builder, value, at)
+                (elements if whole else rows).append(made)
+        return elements, rows
 
     def _shared(self, body: Body) -> Body:
         """The body itself, under a name of its own, or the equal one from before."""
@@ -66,12 +102,15 @@ class Kernels:
             self.bodies[key] = body
         return self.bodies[key]
 
-    def _stored_term(self, builder: BodyBuilder, value: Value) -> Term:
-        return builder.build(value, builder.cluster.coordinates[value])
+    def _summed_term(self, builder: BodyBuilder, value: Reduce) -> Term:
+        """What is added up, in float32 or float64."""
+        term = builder.build(value.source, builder.cluster.inner[value])
+        if term.dtype in ("Float", "Double"):
+            return term
+        return builder.apply("cast", term, dtype="Float")
 
-    def _store(self, builder: BodyBuilder, value: Value) -> Operand:
+    def _store(self, builder: BodyBuilder, value: Value, at: Coordinates) -> Operand:
         tensor = self.tensors[value]
-        at = builder.cluster.coordinates[value]
         found = builder.walk(flat(at, tensor.strides, tensor.offset))
         assert found is not None, f"{value.name} cannot be written by strides"
         return Operand(tensor.buffer, found[1], found[0])
@@ -96,7 +135,7 @@ def _count_bytes(kernel: Kernel, builder: BodyBuilder) -> None:
         sizes = [n for n, s in zip(kernel.shape, operand.strides, strict=True) if s != 0]
         return sympy.prod(sizes) * operand.buffer.dtype.itemsize
 
-    kernel.bytes_written = sum(map(moved, (*kernel.outputs, *kernel.row_outputs)))
+    kernel.bytes_written = sum(map(moved, (*kernel.outputs, *kernel.sums, *kernel.row_outputs)))
     kernel.bytes_read = sum(map(moved, kernel.inputs))
     for tensor, _ in builder.fetches:
         kernel.bytes_read += sympy.prod(tensor.shape) * tensor.buffer.dtype.itemsize

@@ -7,11 +7,14 @@ shape, as PyTorch's own pointwise operations have it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+
+import sympy
 
 from megafuse.graph.affine import contiguous, same_strides
 from megafuse.graph.coordinates import same_shape
-from megafuse.graph.ir import Input, Pointwise, Result, Size, Value
+from megafuse.graph.ir import Input, Pointwise, Result, Size, Value, View, axis
 
 Order = tuple[int, ...]  # dimensions from the outermost in memory to the innermost
 
@@ -37,6 +40,33 @@ class Layouts:
                 if len(operand.shape) > 1 and same_shape(operand.shape, value.shape):
                     return self._orders.get(operand)
         return None
+
+
+def memory_order(value: Value) -> Order:
+    """A value's dimensions as memory has them, from the outermost: those of what it is a view of,
+    or of the first of its shape that it is computed from."""
+    logical = tuple(range(len(value.shape)))
+    if isinstance(value, (Input, Result)):
+        return next(_orders_of(value), logical)
+    if isinstance(value, Pointwise):
+        same = (o for o in value.inputs if same_shape(o.shape, value.shape))
+        return next(map(memory_order, same), logical)
+    if isinstance(value, View):
+        places = [at if isinstance(at, sympy.Symbol) else None for at in value.at]
+        turned = [places[d] for d in memory_order(value.source)]
+        found = tuple(d for at in turned for d in logical if axis(d) == at)
+        return found if sorted(found) == list(logical) else logical
+    return logical
+
+
+def _orders_of(value: Input | Result) -> Iterator[Order]:
+    """Orders in which the value is dense."""
+    for order in itertools.permutations(range(len(value.shape))):
+        if len(order) > 4 and order != tuple(range(len(order))):
+            yield from filter(None, [order_of(value.shape, value.strides)])
+            return  # too many to try
+        if same_strides(value.strides, ordered(value.shape, order), value.shape):
+            yield order
 
 
 def ordered(shape: Sequence[Size], order: Order) -> tuple[Size, ...]:

@@ -12,6 +12,7 @@ from megafuse.graph.coordinates import same, same_shape
 from megafuse.graph.cost import numel
 from megafuse.graph.ir import Value
 from megafuse.graph.reads import Read
+from megafuse.graph.sums import READS_A_SUM, check_sums, sums_of
 
 if TYPE_CHECKING:
     from megafuse.graph.clusters import Clusters
@@ -35,6 +36,7 @@ def merge(clusters: Clusters, one: Cluster, other: Cluster, value: Value) -> Non
         both = (one, whole)
     _check_rows(one, other, axes)
     _check_reads(clusters, both)
+    check_sums(both[1].shape, both[1].rows, sums_of(both[0]) | sums_of(both[1]))
     _put_together(clusters, one, other, both)
 
 
@@ -76,6 +78,7 @@ def _moved(cluster: Cluster, axes: Axes, into: Cluster) -> Cluster:
     made = Cluster(cluster.number, shape=into.shape, rows=into.rows)
     made.coordinates = {v: moved(at) for v, at in cluster.coordinates.items()}
     made.inner = {v: moved(at) for v, at in cluster.inner.items()}
+    made.sums = cluster.sums
     return made
 
 
@@ -96,6 +99,8 @@ def _check_reads(clusters: Clusters, both: tuple[Cluster, Cluster]) -> None:
         for value, place in mine.coordinates.items():
             at = mine.inner.get(value, place)  # type: ignore[call-overload]
             for read in clusters.reads.of(value):
+                if read.value in theirs.sums:
+                    raise Refused(READS_A_SUM)
                 if read.value not in theirs.coordinates or clusters.is_hit(read, at, theirs):
                     continue
                 if not clusters.is_cheap(read.value, clusters.of[read.value]):
@@ -110,6 +115,7 @@ def _put_together(
     one.coordinates = dict(sorted(coordinates.items(), key=lambda item: order[item[0]]))
     one.inner = {**both[0].inner, **both[1].inner}
     one.shape, one.rows = both[1].shape, both[1].rows
+    one.sums = both[0].sums | both[1].sums
     one.sources = {v for v in one.sources | other.sources if v not in coordinates}
     one.before = (one.before | other.before) - {one.number, other.number}
     one.first, one.last = min(one.first, other.first), max(one.last, other.last)

@@ -15,9 +15,11 @@ import torch
 
 from megafuse.graph.ir import Origin
 
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _NOT_THE_USERS = (
     os.path.dirname(torch.__file__) + os.sep,
-    os.path.dirname(os.path.dirname(__file__)) + os.sep,
+    # Of ours, those who trace: an op's reference and the functions of a suite are fused, too.
+    *(os.path.join(_PACKAGE, folder, "") for folder in ("graph", "compiler", "runtime")),
     "<frozen",
     "<string>",  # the one-line function that fx makes
 )
@@ -25,7 +27,7 @@ _LINE = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+)(?P<backward>, in ba
 
 
 def is_users(frame: FrameType) -> bool:
-    """Whether the frame runs code that is neither torch's nor ours."""
+    """Whether the frame runs code that is neither torch's nor the tracer's."""
     return not frame.f_code.co_filename.startswith(_NOT_THE_USERS)
 
 

@@ -1,9 +1,10 @@
 """A graph cut into kernels and calls: partition(graph) is a Plan.
 
-stages.py       reductions as kernels have them: over the last dimensions, or by the library
+stages.py       reductions as kernels have them: rows, sums beside the results, or by the library
 storage.py      what must lie in memory
 reads.py        what a value reads, seen through views
 clusters.py     who shares a kernel
+sums.py         which sums a kernel can have beside its results
 here            what else is stored, and the steps in order
 body_builder.py a cluster's values as a Body over operands
 """
@@ -52,14 +53,15 @@ class _Partition:
         for reduction in stages.calls:
             storage.argument(reduction.operands[0])
         self.stored = storage.strides
+        self.expanded = storage.expanded
         self.calls: set[Value] = set(stages.calls)
         self.reads = Reads(self.values, set(self.stored), self.calls)
-        self.clusters = Clusters(self.values, self.reads, self.stored, self.calls)
+        self.clusters = Clusters(self.values, self.reads, self.stored, self.calls, set(stages.sums))
         self.layouts = Layouts(self.values)
         self._store_what_others_read()
         self.tensors: dict[Value, Tensor] = {}
         self.arguments = self._arguments()
-        self.kernels = Kernels(name, rounds, self.tensors)
+        self.kernels = Kernels(name, rounds, device, self.tensors)
 
     # What is stored
 
@@ -170,7 +172,9 @@ class _Partition:
             if stored:
                 steps += self.kernels.of(cluster, stored)
         places = zip(self.graph.outputs, self.graph.strides, strict=True)
-        outputs = [self._output(value, strides is None) for value, strides in places]
+        outputs = [
+            self._output(at, value, strides is None) for at, (value, strides) in enumerate(places)
+        ]
         return Plan(self.arguments, steps, outputs, self._cuts())
 
     def _cuts(self) -> list[Cut]:
@@ -245,11 +249,19 @@ class _Partition:
             raise NotImplementedError(f"the library takes {arg.name} as a number")
         return number
 
-    def _output(self, value: Value | None, is_number: bool) -> Tensor | Size | float | None:
+    def _output(
+        self, place: int, value: Value | None, is_number: bool
+    ) -> Tensor | Size | float | None:
         if value is None:
             return None
         number = number_of(value) if is_number else None
-        return self.tensor(value) if number is None else number
+        if number is not None:
+            return number
+        tensor = self.tensor(value)
+        if place in self.expanded:
+            shape, strides = self.expanded[place]
+            return Tensor(tensor.buffer, shape, strides, tensor.offset)
+        return tensor
 
 
 def _is_read_once(reader: Value, read: Read) -> bool:

@@ -68,13 +68,16 @@ class Address:
 @dataclass
 class Kernel:
     """One launch. Row-wise: the last dimension of `shape` is the row, and `row_outputs` have a
-    stride of 0 along it. `words` are the body's scalars: numbers (expressions) or addresses."""
+    stride of 0 along it. `sums` are the last of the body's outputs, each added up along the
+    dimensions where its stride is 0. `words` are the body's scalars: numbers (expressions) or
+    addresses."""
 
     body: Body
     shape: tuple[Size, ...]
     outputs: list[Operand]
     inputs: list[Operand]
     row_outputs: list[Operand] = field(default_factory=list)
+    sums: list[Operand] = field(default_factory=list)
     words: list[Size | float | Address] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)  # what it computes, for explain
     bytes_read: Size = 0
@@ -82,7 +85,9 @@ class Kernel:
 
     @property
     def writes(self) -> list[Buffer]:
-        return [o.buffer for o in (*self.outputs, *self.row_outputs) if o.buffer is not None]
+        """Each once: pieces of one are outputs of their own."""
+        outputs = (*self.outputs, *self.sums, *self.row_outputs)
+        return list(dict.fromkeys(o.buffer for o in outputs if o.buffer is not None))
 
 
 @dataclass

@@ -13,7 +13,9 @@ import torch
 
 from megafuse.codegen.body import Scalar, terms
 from megafuse.codegen.functor import definition
+from megafuse.graph.guards import checked
 from megafuse.graph.ir import Graph, Input, Number, Size
+from megafuse.graph.multiples import told
 from megafuse.graph.plan import Address, Buffer, Call, Kernel, Operand, Plan, Tensor
 from megafuse.graph.symbols import Code
 from megafuse.runtime import cache, generated
@@ -51,7 +53,9 @@ class _Description:
         self.plan, self.graph, self.device, self.name = plan, graph, device, name
         self.code = Code()
         self.numbers: dict[Buffer, int] = {}
-        self.guards = self.checks() + [self.code.slot(guard) for guard in guards]
+        known = [told(value.symbol) for value in graph.inputs if isinstance(value, Number)]
+        left = checked(guards, [found[0] for found in known if found is not None])
+        self.guards = self.checks() + [self.code.slot(guard) for guard in left]
 
     def program(self) -> dict[str, Any]:
         arguments = [-1 if b is None else self.number(b) for b in self.plan.arguments]
@@ -97,8 +101,9 @@ class _Description:
                 if isinstance(value.offset, sympy.Symbol):
                     shown.append((value.offset, self.code.load("offset", at)))
         for size, slot in (*shown, *idle):
-            if isinstance(size, sympy.Symbol) and not self.code.knows(size):
-                self.code.define(size, slot)
+            found = told(size)
+            if found is not None and not self.code.knows(found[0]):
+                self.code.define(found[0], self.code.divided(slot, found[1]))
         compared = [(self.code.slot(size), slot) for size, slot in shown]
         return [self.code.equal(a, b) for a, b in compared if a != b]
 
@@ -110,7 +115,6 @@ class _Description:
     def with_last_uses(self) -> list[tuple[Kernel | Call, list[Buffer]]]:
         """Each step with the buffers that nobody reads after it."""
         kept = {o.buffer for o in self.plan.outputs if isinstance(o, Tensor)}
-        kept |= {buffer for buffer in self.plan.arguments if buffer is not None}
         last: dict[Buffer, int] = {}
         for at, step in enumerate(self.plan.steps):
             for buffer in _touched(step):
@@ -152,11 +156,12 @@ class _Description:
         return made
 
     def kernel(self, step: Kernel) -> dict[str, Any]:
-        text = definition(step.body)
+        text = definition(step.body, runs=True)
         functor = f"{step.body.name}_{cache.key('functor', text)[:16]}"
         generated.declare(functor, step.body)
         outputs = [
             *(self.walked(o, "c", i) for i, o in enumerate(step.outputs)),
+            *(self.summed(o, i, step) for i, o in enumerate(step.sums, len(step.outputs))),
             *(self.walked(o, "w", i) for i, o in enumerate(step.row_outputs)),
         ]
         inputs = [self.walked(o, "c" if o.buffer else "i", 0) for o in step.inputs]
@@ -178,6 +183,12 @@ class _Description:
             return -1, torch.int64, walk, result, offset, strides
         number = self.number(operand.buffer)
         return number, operand.buffer.dtype, walk, result, offset, strides
+
+    def summed(self, operand: Operand, result: int, step: Kernel) -> tuple[Any, ...]:
+        """As walked, with the dtype of its terms in place of what is stored in the end."""
+        number, _, *walk = self.walked(operand, "r", result)
+        terms = torch.float64 if step.body.outputs[result].dtype == "Double" else torch.float32
+        return number, terms, *walk
 
     def word(self, word: Size | float | Address, real: bool) -> tuple[int, int]:
         if isinstance(word, Address):
@@ -217,7 +228,7 @@ def _is_hashable(value: Any) -> bool:
 
 def _touched(step: Kernel | Call) -> set[Buffer]:
     if isinstance(step, Kernel):
-        operands = (*step.outputs, *step.row_outputs, *step.inputs)
+        operands = (*step.outputs, *step.sums, *step.row_outputs, *step.inputs)
         found = {o.buffer for o in operands if o.buffer is not None}
         return found | {w.buffer for w in step.words if isinstance(w, Address)}
     found = {buffer for buffer in step.writes if buffer is not None}

@@ -1,8 +1,10 @@
 """Reductions in the form that kernels have: along the last dimensions, with rows enough to share.
+Which are the last is memory's to say: the channels of a channels-last image are.
 
 along the last dimensions           a kernel's row
-along others as well                the last first, then the rest of what comes out
-of everything                       rows first, then the rows' results in one row
+sums along others, of everything    a sum of the kernel that has the terms (sums.py)
+other kinds along others as well    the last first, then the rest of what comes out
+other kinds of everything           rows first, then the rows' results in one row
 along others alone, or one long row the library: as a row with a stride it would read a cache
                                     line for each element, and one row is one thread's
 """
@@ -10,6 +12,8 @@ along others alone, or one long row the library: as a row with a stride it would
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -19,6 +23,7 @@ from torch.utils import _pytree as pytree
 from megafuse.graph.affine import contiguous
 from megafuse.graph.cost import numel
 from megafuse.graph.ir import Extern, Graph, Input, Number, Pointwise, Reduce, Value, View
+from megafuse.graph.layouts import memory_order
 from megafuse.graph.plan import Buffer, Call, Tensor
 
 aten = torch.ops.aten
@@ -28,7 +33,8 @@ LONGEST_ALONE = 1 << 14
 
 
 class Stages:
-    """The graph with reductions in stages; `calls` are those that the library does.
+    """The graph with reductions in stages; `calls` are those that the library does, `sums` those
+    that kernels have beside their results. A sum is rounded once, to the dtype that it is cast to.
 
     Values are copied where one of their operands is not what it was.
     """
@@ -36,11 +42,18 @@ class Stages:
     def __init__(self, graph: Graph, live: list[Value]) -> None:
         self.values: list[Value] = []
         self.calls: list[Value] = []
+        self.sums: list[Value] = []
+        self._read_once = _read_once(graph, live)
         self._made: dict[Value, Value] = {}
         for value in live:
             mine = self._copied(value)
             if isinstance(mine, Reduce) and mine.dims:
                 mine = self._staged(mine)
+            elif self._rounds_a_sum(value, mine):
+                (total,) = mine.operands
+                total.dtype, total.name, total.origin = mine.dtype, mine.name, mine.origin
+                self._made[value] = total
+                continue
             self._made[value] = mine
             self.values.append(mine)
         for value in self.values:
@@ -63,20 +76,34 @@ class Stages:
         return mine
 
     def _staged(self, value: Reduce) -> Reduce:
-        last, others, kept = _parts(value)
-        if kept and not others:
+        last, others, kept = _parts(value, range(len(value.source.shape)))
+        last_in_memory = not _parts(value, memory_order(value.source))[1]
+        if kept and (last_in_memory or not others):
             return value
         count = numel(tuple(value.source.shape[d] for d in value.dims))
         if isinstance(count, int) and count <= LONGEST_ALONE:
+            return value
+        follows = not kept and _follows_a_reduction(value.source)
+        if _can_be_summed(value) and not follows:
+            value = replace(value)
+            self.sums.append(value)
             return value
         if value.kind in _STAGED and kept and last:
             value = self._split(value, last)
         elif value.kind in _STAGED and len(last) > 1 and not kept:
             return self._split(value, last[-1:])
-        elif not kept and _follows_a_reduction(value.source):
+        elif follows:
             return value
         self.calls.append(value)
         return value
+
+    def _rounds_a_sum(self, value: Value, mine: Value) -> bool:
+        """Whether it only gives a sum that nobody else reads another dtype."""
+        if not isinstance(mine, Pointwise) or mine.prim.name not in ("cast", "demote"):
+            return False
+        (before,), (total,) = value.operands, mine.operands
+        narrower = mine.dtype.is_floating_point and mine.dtype.itemsize <= total.dtype.itemsize
+        return total in self.sums and before in self._read_once and narrower
 
     def _split(self, value: Reduce, first: list[int]) -> Reduce:
         """The first stage keeps its dimensions, so that the second is along the same ones."""
@@ -87,13 +114,29 @@ class Stages:
         return replace(value, source=stage)
 
 
-def _parts(value: Reduce) -> tuple[list[int], list[int], list[int]]:
-    """The reduced dimensions at the end, those before, and what is not reduced; ones left out."""
-    shape = value.source.shape
-    kept = [d for d in range(len(shape)) if shape[d] != 1 and d not in value.dims]
-    dims = [d for d in value.dims if shape[d] != 1]
-    end = max(kept, default=-1)
-    return [d for d in dims if d > end], [d for d in dims if d < end], kept
+def _parts(value: Reduce, order: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    """The reduced dimensions that are last in this order, the other reduced ones, and what is not
+    reduced; ones left out."""
+    order = [d for d in order if value.source.shape[d] != 1]
+    kept = [d for d in order if d not in value.dims]
+    end = order.index(kept[-1]) if kept else -1
+    return order[end + 1 :], [d for d in order[: max(end, 0)] if d in value.dims], kept
+
+
+def _can_be_summed(value: Reduce) -> bool:
+    """Whether it is a sum of floats whose kept dimensions memory has beside each other."""
+    if value.kind != "sum" or not value.dtype.is_floating_point:
+        return False
+    order = memory_order(value.source)
+    _, others, kept = _parts(value, order)
+    return not any(order.index(d) > order.index(kept[0]) for d in others)
+
+
+def _read_once(graph: Graph, live: list[Value]) -> set[Value]:
+    """The values that one other reads, and that are no outputs."""
+    readers = Counter(operand for value in live for operand in value.operands)
+    readers.update(out for out in graph.outputs if out is not None)
+    return {value for value, count in readers.items() if count == 1}
 
 
 def _follows_a_reduction(value: Value) -> bool:

@@ -71,30 +71,24 @@ def _tensors_in(arg: Any, kind: str) -> Iterator[Value]:
             yield from _tensors_in(item, kind)
 
 
-def _apart(strides: Strides, shape: tuple[Size, ...]) -> Strides:
-    """The same, or in order where elements would share their memory: no kernel writes such."""
-    shared = any(stride == 0 and size != 1 for stride, size in zip(strides, shape, strict=True))
-    return contiguous(shape) if shared else strides
+def _shared(strides: Strides, shape: tuple[Size, ...]) -> set[int]:
+    """The dimensions along which elements share their memory: no kernel writes such."""
+    sizes = enumerate(zip(strides, shape, strict=True))
+    return {dim for dim, (stride, size) in sizes if stride == 0 and size != 1}
 
 
 class Storage:
     """`strides` has every value that must be stored, with how it must lie (None: as suits).
 
     `fresh` are the outputs that must not be views of arguments: eager made copies of these.
+    `expanded` are the outputs whose elements share memory: what is stored has size 1 there, and
+    the output is a view of it, of this shape and these strides.
     """
 
     def __init__(self, graph: Graph, live: list[Value], fresh: Collection[int]) -> None:
         self.strides: dict[Value, Strides | None] = {}
-        outputs = zip(graph.outputs, graph.strides, strict=True)
-        for place, (value, strides) in enumerate(outputs):
-            if value is None or strides is None:
-                continue
-            if not self.output(value, strides, place in fresh):
-                copy = View(value, identity(value.shape), dtype=value.dtype, shape=value.shape)
-                copy.name, copy.origin = f"{value.name}_copy", value.origin
-                self.strides[copy] = _apart(strides, value.shape)
-                live.append(copy)
-                graph.outputs[place] = copy
+        self.expanded: dict[int, tuple[tuple[Size, ...], Strides]] = {}
+        self.outputs(graph, live, fresh)
         for value in live:
             if isinstance(value, Extern):
                 for arg in tensor_arguments(value):
@@ -104,17 +98,36 @@ class Storage:
                 if not is_memory(base) and not is_free(base):
                     self.strides.setdefault(base, None)
 
-    def output(self, value: Value, strides: Strides, fresh: bool) -> bool:
-        """Sees to it that the output lies so; False if that takes a copy of what is there."""
+    def outputs(self, graph: Graph, live: list[Value], fresh: Collection[int]) -> None:
+        views: set[Value] = set()  # that are right as they are, for some output
+        others: list[tuple[int, Value, Strides]] = []
+        for place, (value, strides) in enumerate(zip(graph.outputs, graph.strides, strict=True)):
+            if value is None or strides is None:
+                continue
+            if self.lies(value, strides, place in fresh):
+                views.add(value)
+            else:
+                others.append((place, value, strides))
+        for place, value, strides in others:
+            shared = _shared(strides, value.shape)
+            if shared:
+                self.expanded[place] = value.shape, strides
+            elif not is_memory(value) and value not in views and self.demand(value, strides):
+                continue
+            copy = _copy(value, shared)
+            self.strides[copy] = strides
+            live.append(copy)
+            graph.outputs[place] = copy
+
+    def lies(self, value: Value, strides: Strides, fresh: bool) -> bool:
+        """Whether the output is a view, that lies so, of what is or will be stored."""
         base, at = base_of(value)
         if is_free(base):
-            return self.demand(value, strides)
+            return False
         if isinstance(base, (Input, Result)):
             seen = view_strides(base.strides, value, at)
-            copies = isinstance(base, Input) and fresh
-            if copies or seen is None or not same_strides(seen[0], strides, value.shape):
-                return not is_memory(value) and self.demand(value, strides)
-            return True
+            copied = isinstance(base, Input) and fresh
+            return not copied and seen is not None and same_strides(seen[0], strides, value.shape)
         known = self.strides.get(base)
         choices = [known] if known is not None else _layouts(base, value, at, strides)
         for layout in choices:
@@ -122,11 +135,10 @@ class Storage:
             if seen is not None and same_strides(seen[0], strides, value.shape):
                 self.strides[base] = layout
                 return True
-        return self.demand(value, strides)
+        return False
 
     def demand(self, value: Value, strides: Strides) -> bool:
         """Stored itself, unless it is already and lies otherwise."""
-        strides = _apart(strides, value.shape)
         known = self.strides.get(value)
         if known is None:
             self.strides[value] = known = strides
@@ -146,6 +158,15 @@ class Storage:
             self.strides.setdefault(value, None)
         elif not is_memory(base):
             self.strides.setdefault(base, None)
+
+
+def _copy(value: Value, shared: set[int]) -> View:
+    """A value of its own, with size 1 along the shared dimensions."""
+    at = tuple(0 if d in shared else place for d, place in enumerate(identity(value.shape)))
+    shape = tuple(1 if d in shared else size for d, size in enumerate(value.shape))
+    copy = View(value, at, dtype=value.dtype, shape=shape)
+    copy.name, copy.origin = f"{value.name}_copy", value.origin
+    return copy
 
 
 def _layouts(base: Value, value: Value, at: Coordinates, strides: Strides) -> list[Strides]:

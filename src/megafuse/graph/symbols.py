@@ -93,6 +93,10 @@ class Code:
         """The slot that says whether two slots of ints are equal."""
         return self._add("equal", a, b)
 
+    def divided(self, slot: int, by: int) -> int:
+        """The slot that has this one's int over a number, rounded down."""
+        return slot if by == 1 else self._add("floor_divide", slot, self._constant(by))
+
     def _slot(self, expr: Any) -> int:
         if isinstance(expr, (bool, int, float)):
             return self._constant(expr)

@@ -21,6 +21,12 @@
 //   fold(Step<S>, row, found)       found is a Tuple of their totals
 //   results(row, kept, inputs...)     of each element: a value or a Tuple
 //   row_results(row, inputs...)       of each row (walk 'w'), with the inputs at column 0
+//   runs                              how many loads the CPU's driver does for the functor, since
+//                                     they are the same for runs of elements; they come after the
+//                                     inputs, and 0 is none. Of each:
+//   run_along[R]                      the input that counts the places
+//   load(Run<R>, inputs...)           the element
+//   left(Run<R>, inputs...)           how many places the run has from here
 // Outputs with walk 'r' are summed over all rows, column by column, as in rows.h.
 #pragma once
 
@@ -32,6 +38,8 @@ namespace mf {
 template <int S>
 struct Step {};
 struct Nothing {};
+template <int R>
+struct Run {};
 
 // What a row keeps before step S.
 template <class Fn>

@@ -7,16 +7,33 @@
 
 namespace mf {
 
-template <class K>
+// kWide elements are folded side by side: 64 in long rows, as in rows_cpu.h, and 32 in others. (Not
+// 16: GCC 12 unrolls such loops and then fails to vectorise them.) Either is right for rows of any
+// length. A kernel has one of the two, since both would take twice as long to compile.
+template <class K, int kWide = 32>
 struct GraphRowsCpu : PointwiseCpu<K> {
   using Base = PointwiseCpu<K>;
   using Fn = typename K::Functor;
   using Row = typename Fn::Row;
   using Kept = typename Fn::Kept;
-  using typename Base::AllInputs;
   using typename Base::AllOutputs;
+  // The inputs, then the loads that are done in runs: those lie in a buffer, one after the other.
+  using GivenInputs = typename Base::AllInputs;
+  using AllInputs = typename MakeIndices<K::inputs + Fn::runs>::type;
+  using Runs = typename MakeIndices<Fn::runs>::type;
+  template <class G, int R, int... I>  // G is Fn, which may have no loads
+  static auto loaded(Indices<I...>) -> decltype(some<const G&>().load(
+      Run<R>(), some<typename Base::template Value<typename Base::template In<I>>>()...));
+  template <int I, bool kRun>
+  struct InputOf {
+    using type = typename Base::template In<I>;
+  };
   template <int I>
-  using In = typename Base::template In<I>;
+  struct InputOf<I, true> {
+    using type = Operand<decltype(loaded<Fn, I - K::inputs>(GivenInputs())), 'c'>;
+  };
+  template <int I>
+  using In = typename InputOf<I, (I >= K::inputs)>::type;
   template <int O>
   using Out = typename Base::template Out<O>;
   template <class Op>
@@ -26,7 +43,6 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   using Base::stride;
   using Base::words;
 
-  static constexpr int kLanes = 64;  // elements folded side by side, as in rows_cpu.h
   static constexpr i64 kRun = 2048;  // elements summed before their sums are
   static constexpr i64 kRows = 32;   // rows summed as computed before they are added to the sums
   static constexpr u64 kLine = 64;   // bytes of a cache line
@@ -34,7 +50,8 @@ struct GraphRowsCpu : PointwiseCpu<K> {
 
   i64 slot, cols;
   void* allocated;
-  u64 buffer;  // what is kept of the row, then its float16 inputs as floats, then sums over rows
+  u64 buffer;  // what is kept of the row, its float16 inputs as floats, loads in runs, sums over
+               // rows
   u64 widened[K::inputs + 1] = {};  // where those came from
 
   // `slot` is this thread's row of partial sums, for what is summed over rows.
@@ -48,9 +65,10 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   static MF_INLINE u64 lines(u64 bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
   MF_INLINE u64 inputs_at() const { return has_kept ? lines(cols * sizeof(Kept)) : 0; }
-  MF_INLINE u64 sums_at() const {
+  MF_INLINE u64 runs_at() const {
     return inputs_at() + (Base::staged ? K::inputs * lines(cols * sizeof(float)) : 0);
   }
+  MF_INLINE u64 sums_at() const { return runs_at() + Fn::runs * sums_bytes(); }
   MF_INLINE u64 sums_bytes() const { return lines(cols * sizeof(double)); }
 
   // ---- the operands of a row
@@ -87,9 +105,27 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     using type = Tuple<Access<In<I>>...>;
   };
   using Accesses = typename AccessesOf<AllInputs>::type;
-  template <int... I>
-  MF_INLINE Accesses accesses(Indices<I...>) {
-    return Accesses(access<I>()...);
+  template <int... I, int... R>
+  MF_INLINE Accesses accesses(Indices<I...>, Indices<R...>) {
+    return Accesses(access<I>()..., access_run<R>(GivenInputs())...);
+  }
+  template <int R, int... I>
+  MF_INLINE Access<In<K::inputs + R>> access_run(Indices<I...>) {
+    using T = typename In<K::inputs + R>::T;
+    const auto fn = functor;
+    const u64 base = buffer + runs_at() + R * sums_bytes();
+    const i64 step = stride(K::outputs + Fn::run_along[R], 0);
+    const Tuple<Access<In<I>>...> from(access<I>()...);
+    T* const to = reinterpret_cast<T*>(base);
+    for (i64 i = 0; i < cols;) {
+      const T value = fn.load(Run<R>(), read<In<I>>(get<I>(from), i)...);
+      const i64 left = fn.left(Run<R>(), read<In<I>>(get<I>(from), i)...);
+      i64 n = step > 0 ? (left + step - 1) / step : 1;
+      n = n < 1 ? 1 : n < cols - i ? n : cols - i;
+      for (i64 k = 0; k < n; ++k) to[i + k] = value;
+      i += n;
+    }
+    return {base, 1, T()};
   }
 
   MF_INLINE void place(i64 row) {
@@ -112,18 +148,20 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   static auto terms_of(Indices<I...>)
       -> decltype(some<const Fn&>().terms(Step<S>(), some<const Row&>(), some<const Kept&>(),
                                           some<Value<In<I>>>()...));
-  template <int kWide, class Terms>
+  template <int kSide, class Terms>
   struct LanesOf;
-  template <int kWide, class... R>
-  struct LanesOf<kWide, Tuple<R...>> {
-    using type = Tuple<Lanes<R, kWide>...>;
+  template <int kSide, class... R>
+  struct LanesOf<kSide, Tuple<R...>> {
+    using type = Tuple<Lanes<R, kSide>...>;
     static constexpr bool rounds = (R::rounds || ...);
   };
 
-  template <int S, int kWide, int... I, int... T>
+  template <int S, int... I, int... T>
   MF_INLINE void step(Row& row, const Accesses& given, Indices<I...>, Indices<T...>) {
     using Terms = decltype(terms_of<S>(AllInputs()));
-    using All = LanesOf<kWide, Terms>;
+    // Two reductions of 64 lanes do not fit 32 registers of four floats.
+    constexpr int kSide = Terms::count > 1 && kWide > 32 ? 32 : kWide;
+    using All = LanesOf<kSide, Terms>;
     typename All::type lanes, runs;
     (get<T>(lanes).clear(), ...);
     const i64 n = cols;
@@ -144,19 +182,19 @@ struct GraphRowsCpu : PointwiseCpu<K> {
       (fold_one(get<T>(lanes), get<T>(terms), i, lane, counts), ...);
     };
     i64 done = 0;
-    while (done + kWide <= n) {
+    while (done + kSide <= n) {
       const i64 last = in_runs && done + kRun < n ? done + kRun : n;
-      for (; done + kWide <= last; done += kWide) {
+      for (; done + kSide <= last; done += kSide) {
         MF_VECTOR_LOOP
-        for (int lane = 0; lane < kWide; ++lane) fold(done + lane, lane, true);
+        for (int lane = 0; lane < kSide; ++lane) fold(done + lane, lane, true);
       }
       if (in_runs) (flush(get<T>(lanes), get<T>(runs)), ...);
     }
     const int rest = int(n - done);
     if (done > 0 && rest % 16) {
-      // A loop over the rest would end in scalars: the last kWide, of which only the rest counts.
+      // A loop over the rest would end in scalars: the last kSide, of which only the rest counts.
       MF_VECTOR_LOOP
-      for (int lane = 0; lane < kWide; ++lane) fold(n - kWide + lane, lane, lane >= kWide - rest);
+      for (int lane = 0; lane < kSide; ++lane) fold(n - kSide + lane, lane, lane >= kSide - rest);
     } else {
       MF_VECTOR_LOOP
       for (int lane = 0; lane < rest; ++lane) fold(done + lane, lane, true);
@@ -164,22 +202,22 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     if (in_runs) (get<T>(lanes).join(get<T>(runs)), ...);
     fn.fold(Step<S>(), row, Tuple(get<T>(lanes).found()...));
   }
-  template <class R, int kWide>
-  static MF_INLINE void fold_one(Lanes<R, kWide>& lanes, const R& term, i64 i, int lane,
+  template <class R, int kSide>
+  static MF_INLINE void fold_one(Lanes<R, kSide>& lanes, const R& term, i64 i, int lane,
                                  bool counts) {
     lanes.lane[lane] = R::joined(lanes.lane[lane], chosen(counts, R::of(term, i), R::none()));
   }
-  template <class R, int kWide>
-  static MF_INLINE void flush(Lanes<R, kWide>& lanes, Lanes<R, kWide>& runs) {
+  template <class R, int kSide>
+  static MF_INLINE void flush(Lanes<R, kSide>& lanes, Lanes<R, kSide>& runs) {
     runs.join(lanes);
     lanes.clear();
   }
 
-  template <int S, int kWide>
+  template <int S>
   MF_INLINE void steps(Row& row, const Accesses& from) {
-    if constexpr (S > 0) steps<S - 1, kWide>(row, from);
+    if constexpr (S > 0) steps<S - 1>(row, from);
     using Terms = decltype(terms_of<S>(AllInputs()));
-    step<S, kWide>(row, from, AllInputs(), typename MakeIndices<Terms::count>::type());
+    step<S>(row, from, AllInputs(), typename MakeIndices<Terms::count>::type());
   }
 
   // ---- results
@@ -296,12 +334,9 @@ struct GraphRowsCpu : PointwiseCpu<K> {
 
   void row(i64 at) {
     place(at);
-    const Accesses from = accesses(AllInputs());
+    const Accesses from = accesses(GivenInputs(), Runs());
     Row row{};
-    if (cols >= 4 * kLanes)
-      steps<Fn::steps - 1, kLanes>(row, from);
-    else  // not 16 lanes: GCC 12 unrolls loops of 16 and then fails to vectorise them
-      steps<Fn::steps - 1, 32>(row, from);
+    steps<Fn::steps - 1>(row, from);
     if constexpr (any_whole(AllOutputs())) finish(row, from, AllInputs(), AllOutputs());
     if constexpr (any_once(AllOutputs())) finish_row(row, from, AllInputs(), AllOutputs());
   }

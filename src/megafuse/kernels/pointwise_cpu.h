@@ -299,23 +299,26 @@ struct PointwiseCpu {
     }
     if constexpr (kAcross) return run_across(begin, end, AllInputs());
     const i64 inner = K::dims > 1 ? i64(words[K::size]) : i64(words[K::numel]);
+    // Where `begin` lies: its column in the row, and the row's place in the outer dimensions.
+    i64 column = begin % inner, rest = begin / inner;
+    i64 at[K::dims] = {}, first[K::operands] = {};
+    for (int dim = 1; dim < K::dims; ++dim) {
+      at[dim] = dim < K::dims - 1 ? rest % i64(words[K::size + dim]) : rest;
+      if (dim < K::dims - 1) rest /= i64(words[K::size + dim]);
+      for (int op = 0; op < K::operands; ++op) first[op] += at[dim] * stride(op, dim);
+    }
     while (begin < end) {
-      // Where `begin` lies: its column in the row, and the row's place in the outer dimensions.
-      const i64 column = begin % inner;
-      i64 rest = begin / inner;
-      for (int op = 0; op < K::operands; ++op) offset[op] = column * stride(op, 0);
-      for (int dim = 1; dim < K::dims; ++dim) {
-        i64 at = rest;
-        if (dim < K::dims - 1) {
-          const i64 size = i64(words[K::size + dim]);
-          at = rest % size;
-          rest /= size;
-        }
-        for (int op = 0; op < K::operands; ++op) offset[op] += at * stride(op, dim);
-      }
+      for (int op = 0; op < K::operands; ++op) offset[op] = first[op] + column * stride(op, 0);
       const i64 n = inner - column < end - begin ? inner - column : end - begin;
       row(n, begin);
       begin += n;
+      column = 0;
+      for (int dim = 1; dim < K::dims; ++dim) {  // to the next row
+        for (int op = 0; op < K::operands; ++op) first[op] += stride(op, dim);
+        if (dim == K::dims - 1 || ++at[dim] < i64(words[K::size + dim])) break;
+        for (int op = 0; op < K::operands; ++op) first[op] -= at[dim] * stride(op, dim);
+        at[dim] = 0;
+      }
     }
   }
 };

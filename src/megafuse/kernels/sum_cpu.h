@@ -1,144 +1,11 @@
 // The CPU driver for backwards that also sum: the index space is (outer A, kept K, inner B), and
 // results with walk 'r' are summed over A and B. A thread adds into a row of partial sums of its
 // own, `slot`; sums are taken in blocks first, so that rounding errors stay those of short sums.
-//
-// Rows shorter than a block go through the functor together, as many as fill it, and inputs that do
-// not lie there one element after the other are copied so first. scale_bias_sigmoid of 43909 x 4
-// with its gradients is 1.3 times as fast as eager so, and was 0.5 times with a loop for each row;
-// with a number for each row it is 1.05 (0.42), and 1.25 (0.6) at 55383 x 47.
 #pragma once
 
-#include "lanes_cpu.h"
-#include "pointwise_cpu.h"
+#include "sum_blocks_cpu.h"
 
 namespace mf {
-
-// K with all inputs, and terms in place of sums, in walk 'e'.
-template <class F, class Ops>
-struct Gathered;
-template <class F, class... Ops>
-struct Gathered<F, Operands<Ops...>> {
-  using Ins = Operands<Operand<typename Ops::T, Ops::walk == 'v' ? 'v' : 'e'>...>;
-  using Outs = Operands<Operand<typename Choose<Ops::walk == 'r', F, typename Ops::T>::type,
-                                Ops::walk == 'r' ? 'e' : Ops::walk, Ops::result>...>;
-};
-template <class K>
-using Gathering = Kernel<typename K::Declared, typename K::Compute, K::dims,
-                         typename Gathered<typename K::Compute, typename K::Outputs>::Outs,
-                         typename Gathered<typename K::Compute, typename K::Inputs>::Ins>;
-
-// What both kinds share: blocks of rows. A row runs along K where B is 1 (kColumns), else along B.
-template <class K, bool kColumns>
-struct SumCpu : PointwiseCpu<Gathering<K>, true> {
-  using Base = PointwiseCpu<Gathering<K>, true>;
-  using F = typename K::Compute;
-  using AllInputs = typename Base::AllInputs;
-  using AllOutputs = typename Base::AllOutputs;
-  template <int I>
-  using In = typename Base::template In<I>;
-  template <int O>
-  using Out = typename At<O, typename K::Outputs>::type;
-  using Base::gathered;
-  using Base::gathered_at;
-  using Base::offset;
-  using Base::stride;
-  using Base::words;
-
-  static constexpr int kAlong = kColumns ? 1 : 0;
-
-  i64 slot;
-  struct Held {
-    i64 whose = -1, n = 0;
-  } held[K::operands];  // what `gathered` has of each operand (is_there)
-
-  SumCpu(const u64* w, i64 s) : Base(w), slot(s) {}
-
-  i64 kept() const { return i64(words[K::size + 1]); }
-  i64 length() const { return i64(words[K::size + kAlong]); }
-
-  // n elements of one row, or of several; then the last is the last of its row, unless the work
-  // ends before.
-  struct Block {
-    i64 row, column, n;
-  };
-  i64 offset_of(int op, i64 row, i64 column) const {
-    const i64 start = kColumns ? row * stride(op, 2)
-                               : row % kept() * stride(op, 1) + row / kept() * stride(op, 2);
-    return start + column * stride(op, kAlong);
-  }
-
-  // Whether operand `op` has one element after the other there.
-  bool is_flat(int op, const Block& at) const {
-    if (stride(op, kAlong) != 1) return false;
-    const i64 rows = (at.column + at.n + length() - 1) / length();
-    if (rows == 1) return true;
-    if (kColumns) return stride(op, 2) == length();
-    const bool one_outer = at.row % kept() + rows <= kept();
-    return stride(op, 1) == length() && (one_outer || stride(op, 2) == length() * kept());
-  }
-  template <int... O>
-  bool outputs_are_flat(const Block& at, Indices<O...>) const {
-    return ((Out<O>::walk == 'r' || is_flat(O, at)) && ...);
-  }
-
-  template <class Op>
-  void gather(int op, const Block& at) {
-    if constexpr (Op::walk == 'e') {
-      using T = typename Op::T;
-      const T* from = reinterpret_cast<const T*>(words[op]) + offset_of(op, at.row, at.column);
-      T* const to = reinterpret_cast<T*>(gathered[op]);
-      const bool flat = is_flat(op, at);
-      gathered_at[op] = reinterpret_cast<u64>(flat ? from : to);
-      if (flat || is_there(op, at)) return;
-      const i64 apart = stride(op, kAlong);
-      i64 k = kColumns ? 0 : at.row % kept(), column = at.column;
-      for (i64 done = 0; done < at.n; column = 0) {
-        const i64 left = at.n - done, count = length() - column < left ? length() - column : left;
-        Base::copy(from, apart, to + done, count);
-        done += count;
-        const bool next_outer = kColumns || ++k == kept();  // of the next row
-        from += (next_outer ? stride(op, 2) : stride(op, 1)) - column * apart;
-        if (!kColumns && next_outer) from -= (kept() - 1) * stride(op, 1), k = 0;
-      }
-    }
-  }
-  // Whether `gathered` has what this block needs, from a block before: of an operand that all rows
-  // share (whose = 0), as many whole rows of it; of one that has a number for each row (whose = the
-  // row's number + 1), that row's as many times. What is neither (whose = -1) is copied each time.
-  MF_INLINE bool is_there(int op, const Block& at) {
-    const bool one_row = at.column + at.n <= length();
-    const bool same = stride(op, 2) == 0 && (kColumns || stride(op, 1) == 0);
-    i64 whose = -1;
-    if (one_row && stride(op, kAlong) == 0) whose = at.row + 1;
-    if (!one_row && at.column == 0 && same) whose = 0;
-    const bool there = whose >= 0 && whose == held[op].whose && at.n <= held[op].n;
-    if (!there) held[op] = {whose, at.n};
-    return there;
-  }
-
-  // Goes through a block with the functor: the terms of sums are then in `terms`.
-  template <int... I>
-  MF_INLINE void run_block(const Block& at, Indices<I...>) {
-    (gather<In<I>>(K::outputs + I, at), ...);
-    for (int o = 0; o < K::outputs; ++o) offset[o] = offset_of(o, at.row, at.column);
-    Base::template row<kAlong>(at.n, 0);
-  }
-  template <int O>
-  MF_INLINE const F* terms() const {
-    return reinterpret_cast<const F*>(gathered[O]);
-  }
-
-  // This thread's row of the partial sums, from k on.
-  template <int O>
-  MF_INLINE typename Out<O>::T* partial(i64 k) const {
-    return reinterpret_cast<typename Out<O>::T*>(words[O]) + slot * stride(O, 2) + k;
-  }
-  template <int O, class Sum>
-  MF_INLINE void add_to(i64 k, Sum value) const {
-    auto* const to = partial<O>(k);
-    *to = cast<typename Out<O>::T>(cast<double>(*to) + double(value));
-  }
-};
 
 // B == 1: rows [begin, end) of the outer dimension, summed column by column.
 template <class K>
@@ -177,9 +44,19 @@ struct SumColumnsCpu : SumCpu<K, true> {
   void add(const typename Base::Block& at) {
     for (i64 lane = 0; lane < at.n; lane += kBlock) {
       const i64 count = at.n - lane < kBlock ? at.n - lane : kBlock;
-      Base::run_block({at.row, at.column + lane, count}, typename Base::AllInputs());
-      add_terms(lane, count, AllOutputs());
+      const typename Base::Block here{at.row, at.column + lane, count};
+      if constexpr (Base::direct) {
+        Base::AsSummed::gather(*this, here);
+        add_direct(lane, count, AllOutputs());
+      } else {
+        Base::run_block(here, typename Base::AllInputs());
+        add_terms(lane, count, AllOutputs());
+      }
     }
+  }
+  template <int... O>
+  MF_INLINE void add_direct(i64 lane, i64 n, Indices<O...>) {
+    Base::AsSummed::add(*this, n, (sums[O] + lane)...);
   }
   template <int... O>
   MF_INLINE void add_terms(i64 lane, i64 n, Indices<O...>) {
@@ -239,55 +116,88 @@ struct SumRowsCpu : SumCpu<K, false> {
 
   double open[K::outputs] = {};  // sums of the row that the next block goes on with
 
+  // Shorter rows are summed from a buffer of terms: a call for each would take longer.
+  static constexpr i64 kLeastDirect = 128;
+  // Elements of one block where nothing is copied: 32 for each lane.
+  static constexpr i64 kFlat = 32 * Base::kSumLanes;
+  bool is_direct = false;
+
   void run(i64 begin, i64 end) {
+    is_direct = Base::direct && length() >= kLeastDirect;
     while (begin < end) {
       typename Base::Block at{begin / length(), begin % length(), 0};
-      at.n = length() - at.column < kBlock ? length() - at.column : kBlock;
+      const i64 left = length() - at.column;
+      at.n = left < kBlock ? left : kBlock;
       if (const i64 more = (kBlock - at.n) / length() * length(); more > 0) {
         at.n += more;
         if (!Base::outputs_are_flat(at, AllOutputs())) at.n -= more;
       }
+      if constexpr (Base::direct) {
+        const typename Base::Block long_one{at.row, at.column, left < kFlat ? left : kFlat};
+        if (is_direct && long_one.n > at.n && Base::AsSummed::lies_flat(*this, long_one))
+          at.n = long_one.n;
+      }
       if (at.n > end - begin) at.n = end - begin;
-      Base::run_block(at, typename Base::AllInputs());
+      if constexpr (Base::direct) {
+        if (is_direct) Base::AsSummed::gather(*this, at);
+      }
+      if (!is_direct) Base::run_block(at, typename Base::AllInputs());
       begin += at.n;
-      add(at, begin == end, AllOutputs());
+      add(at, begin == end);
     }
   }
 
   // What ends a row that the block before began, whole rows, what begins one.
-  template <int... O>
-  void add(const typename Base::Block& at, bool is_last, Indices<O...>) {
+  void add(const typename Base::Block& at, bool is_last) {
     const i64 k = at.row % kept(), left = length() - at.column;
     i64 head = left < at.n ? left : at.n;
     const bool ends = head == left || is_last;
     if (at.column == 0 && ends)
       head = 0;
     else
-      (add_part<O>(k, 0, head, ends), ...);
+      add_part(k, 0, head, ends);
     const i64 rows = (at.n - head) / length(), done = head + rows * length();
     const i64 next = head > 0 ? (k + 1) % kept() : k;
-    (add_rows<O>(next, head, rows), ...);
-    if (done < at.n) (add_part<O>((next + rows) % kept(), done, at.n - done, is_last), ...);
+    add_rows(next, head, rows);
+    if (done < at.n) add_part((next + rows) % kept(), done, at.n - done, is_last);
   }
-  template <int O>
-  MF_INLINE void add_part(i64 k, i64 first, i64 n, bool ends) {
-    if constexpr (Base::template Out<O>::walk == 'r') {
-      open[O] += double(sum_of(Base::template terms<O>() + first, n));
-      if (!ends) return;
-      Base::template add_to<O>(k, open[O]);
-      open[O] = 0;
+
+  // The sums of n terms of the block, from `first` on.
+  template <int... O>
+  MF_INLINE void total(i64 first, i64 n, F (&sum)[K::outputs], Indices<O...>) const {
+    if constexpr (Base::direct) {
+      if (is_direct) return Base::AsSummed::total(*this, first, n, sum);
+    }
+    ((sum[O] =
+          Base::template Out<O>::walk == 'r' ? sum_of(Base::template terms<O>() + first, n) : F(0)),
+     ...);
+  }
+  void add_part(i64 k, i64 first, i64 n, bool ends) {
+    F sum[K::outputs];
+    total(first, n, sum, AllOutputs());
+    for (int o = 0; o < K::outputs; ++o) open[o] += double(sum[o]);
+    if (ends) close(k, AllOutputs());
+  }
+  template <int... O>
+  void close(i64 k, Indices<O...>) {
+    (add_sum<O>(k, open[O]), ...);
+    for (double& sum : open) sum = 0;
+  }
+  template <int O, class Sum>
+  MF_INLINE void add_sum(i64 k, Sum sum) const {
+    if constexpr (Base::template Out<O>::walk == 'r') Base::template add_to<O>(k, sum);
+  }
+  void add_rows(i64 k, i64 first, i64 rows) {
+    for (; rows > 0; --rows, first += length()) {
+      F sum[K::outputs];
+      total(first, length(), sum, AllOutputs());
+      add_row(k, sum, AllOutputs());
+      if (++k == kept()) k = 0;
     }
   }
-  template <int O>
-  MF_INLINE void add_rows(i64 k, i64 first, i64 rows) {
-    if constexpr (Base::template Out<O>::walk == 'r') {
-      const F* from = Base::template terms<O>() + first;
-      const i64 n = length(), most = kept();
-      for (; rows > 0; --rows, from += n) {
-        Base::template add_to<O>(k, sum_of(from, n));
-        if (++k == most) k = 0;
-      }
-    }
+  template <int... O>
+  MF_INLINE void add_row(i64 k, const F (&sum)[K::outputs], Indices<O...>) const {
+    (add_sum<O>(k, sum[O]), ...);
   }
 };
 

@@ -61,7 +61,7 @@ struct SumCuda : PointwiseCuda<K, kVector, 1, Index> {
   __device__ __forceinline__ void keep(const Place& p, const R (&results)[N]) {
     if constexpr (Out<O>::walk == 'r') {
 #pragma unroll
-      for (int v = 0; v < N; ++v) sums[O][v] += result(results[v], Out<O>::result);
+      for (int v = 0; v < N; ++v) sums[O][v] += F(pick<Out<O>::result>(results[v]));
     } else {
       Base::template store<Out<O>, N, kAlong>(O, p.offset[O], results);
     }

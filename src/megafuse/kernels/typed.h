@@ -23,6 +23,7 @@ struct Typed {
   static constexpr int scalars = N;
   static constexpr bool random = false;
   static constexpr bool typed = true;
+  static constexpr int runs = 0;  // as graph_rows.h says
 };
 template <class Fn>
 MF_INLINE constexpr auto is_typed(int) -> decltype(Fn::typed) {

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from megafuse.codegen.activations import ACTIVATIONS
 from megafuse.registry import Autograd, Program, Signature, op
 
-ACTS = ("gelu", "gelu_tanh", "relu")  # runtime/host/programs/ffn.h has them in this order
+ACTS = ("gelu", "gelu_tanh", "relu")
 
 
 def _flops(x: Tensor, w1: Tensor, b1: Any, w2: Tensor, *_: Any) -> tuple[int, int]:

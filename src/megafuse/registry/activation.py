@@ -106,7 +106,7 @@ def _description(op: Op) -> dict[str, Any]:
             for a in op.arguments
         ],
         "outputs": op.outputs,
-        "kept": len(rule.keeps),
+        "results": results,
         "dtype": said.output_dtype,
         "dtype_like": place(said.dtype_like),
         "inverted": place(op.inverted),

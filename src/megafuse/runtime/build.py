@@ -85,6 +85,7 @@ class Asked:
     few_rows: bool = False
     across: bool = False
     short_rows: bool = False
+    long_rows: bool = False  # of generated functors
 
 
 def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:

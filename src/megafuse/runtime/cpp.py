@@ -161,8 +161,20 @@ def kernel_flags() -> list[str]:
     compiler gives the same result. Which flags the compiler takes is tried once per
     compiler and CPU, and remembered in the cache.
     """
-    compiler = _required()
-    return list(_kernel_flags(compiler, str(cache.directory())))
+    flags = _kernel_flags(_required(), str(cache.directory()))
+    if _hasty:
+        return [*(flag for flag in flags if flag not in ("-O3", "-fweb")), "-O1"]
+    return list(flags)
+
+
+_hasty = False
+
+
+def compile_hastily(hasty: bool) -> None:
+    """From now on CPU kernels are compiled in about 0.6 of the time and are slow: for the fuzzer,
+    which runs each of them once."""
+    global _hasty
+    _hasty = hasty
 
 
 @functools.cache

@@ -30,7 +30,8 @@ def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
     walks = tuple(walk for _, walk, _ in asked.operands)
     inputs = walks[asked.outputs :]
     device = "cpu" if index < 0 else "cuda"
-    launch = cuda_launch(body, inputs, asked.row_vectors, asked.vector) if index >= 0 else None
+    launch = cuda_launch(body, walks, asked.row_vectors, asked.vector) if index >= 0 else None
+    sums = next((dtype for dtype, walk, _ in asked.operands if walk == "r"), "Float")
     made = generated.generated(
         body,
         device,
@@ -41,7 +42,10 @@ def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
         wide_index=asked.wide_index,
         across=asked.across,
         short_rows=asked.short_rows,
+        long_rows=asked.long_rows,
         launch=launch,
+        sums=sums,
+        sum_family=asked.family if asked.family.startswith("sum_") else "",
     )
     source = generated.source(made)
     label = f"{body.name} (fused)"
@@ -57,10 +61,11 @@ def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
 def cuda_launch(
     body: Body, walks: tuple[str, ...], row_vectors: int, vector: int
 ) -> RowLaunch | None:
-    """How a row-wise CUDA kernel is launched."""
+    """How a row-wise CUDA kernel is launched whose operands, outputs first, walk so."""
     if not body.row_wise:
         return None
     phases = Phases(body)
-    inputs = tuple(Operand(dtype, walk) for dtype, walk in zip(body.inputs, walks, strict=True))
+    read = walks[len(walks) - len(body.inputs) :]
+    inputs = tuple(Operand(dtype, walk) for dtype, walk in zip(body.inputs, read, strict=True))
     cols = row_vectors * vector
-    return row_launch(inputs, phases.held, phases.kept_bytes, cols, vector)
+    return row_launch(inputs, phases.held, phases.kept_bytes, cols, vector, walks.count("r"))

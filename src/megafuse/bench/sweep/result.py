@@ -15,6 +15,7 @@ from megafuse.bench.sweep import judge
 from megafuse.bench.sweep.compiling import SHARE
 from megafuse.bench.sweep.hunt import Found, Loser
 from megafuse.bench.sweep.look import CLEAR, Seen, Timings
+from megafuse.runtime import provenance
 
 FORMAT, VERSION = "megafuse-sweep", 1
 CLOCKS = {"cold": "device time, cold L2", "wall": "calls in a row"}
@@ -71,14 +72,14 @@ def read(path: str | Path) -> Sweep:
 
 
 def of(found: Found, device: str, command: str, seed: int, seconds: float, taken: float) -> Sweep:
-    commit, changed = machine.commit()
+    commit, changed = provenance.commit()
     return Sweep(
         command=command,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         commit=commit,
         changed=changed,
         machine=machine.about(device) | {"load": machine.load()},
-        versions=machine.versions(),
+        versions=provenance.versions(),
         seed=seed,
         seconds=seconds,
         seconds_taken=taken,

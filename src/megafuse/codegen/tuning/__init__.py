@@ -12,7 +12,7 @@ from megafuse.codegen.shape import Shape
 from megafuse.codegen.tuning import pointwise, rows
 from megafuse.codegen.variant import Functors, Variant
 
-_SUMS = Shape(block=256, unroll=1, blocks_per_processor=8)
+SUMS = Shape(block=256, unroll=1, blocks_per_processor=8)
 
 
 def shape(functors: Functors, variant: Variant) -> Shape:
@@ -20,5 +20,5 @@ def shape(functors: Functors, variant: Variant) -> Shape:
     if variant.is_rows:
         return rows.shape(variant).launch
     if variant.family.startswith("sum_"):
-        return _SUMS
+        return SUMS
     return pointwise.shape(functors, variant)

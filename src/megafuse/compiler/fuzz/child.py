@@ -18,19 +18,22 @@ from typing import Any
 from megafuse.compiler.fuzz.grammar import generate
 from megafuse.compiler.fuzz.program import Program
 from megafuse.compiler.fuzz.trial import Outcome, trial
+from megafuse.runtime import cpp, loader
 
 LONGEST = 300  # seconds that a program may take
 
 
 class Child:
-    """The process, started when it is needed."""
+    """The process, started when it is needed; one of `jobs`, whose kernels are in `cache`."""
 
-    def __init__(self, device: str = "cpu") -> None:
-        self.device = device
+    def __init__(self, device: str = "cpu", cache: str | None = None, jobs: int = 1) -> None:
+        self.device, self.cache, self.jobs = device, cache, jobs
+        self.hasty = False  # how the kernels are compiled (runtime/cpp.py)
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
 
-    def generated(self, seed: int, index: int) -> Outcome:
+    def generated(self, seed: int, index: int, hasty: bool = False) -> Outcome:
+        self.hasty = hasty
         return self._ask({"seed": seed, "index": index})
 
     def trial(self, program: Program) -> Outcome:
@@ -45,7 +48,8 @@ class Child:
     def _ask(self, question: dict[str, Any]) -> Outcome:
         process = self._process or self._started()
         assert process.stdin is not None
-        process.stdin.write(json.dumps(question | {"device": self.device}) + "\n")
+        question |= {"device": self.device, "hasty": self.hasty}
+        process.stdin.write(json.dumps(question) + "\n")
         process.stdin.flush()
         try:
             line = self._lines.get(timeout=LONGEST)
@@ -59,15 +63,20 @@ class Child:
     def _started(self) -> subprocess.Popen[str]:
         self._lines = queue.Queue()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", __name__, *([self.cache] if self.cache else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
             bufsize=1,
+            env={**os.environ, "OMP_NUM_THREADS": str(self._threads())},
         )
         threading.Thread(target=_read, args=(self._process, self._lines), daemon=True).start()
         return self._process
+
+    def _threads(self) -> int:
+        told = os.environ.get("OMP_NUM_THREADS", "")
+        return int(told) if told.isdigit() else max((os.cpu_count() or 1) // self.jobs, 1)
 
     def _how_it_died(self) -> str:
         assert self._process is not None
@@ -86,10 +95,13 @@ def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> Non
 def serve() -> None:
     """The child: answers until its input ends."""
     warnings.simplefilter("ignore")
+    if len(sys.argv) > 1 and loader.load() is not None:  # which is not in the cache of kernels
+        os.environ |= {"MEGAFUSE_CACHE": sys.argv[1], "MEGAFUSE_CACHE_SIZE": "200MB"}
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever prints must not be taken for an answer
     for line in sys.stdin:
         question = json.loads(line)
+        cpp.compile_hastily(question["hasty"])
         if "program" in question:
             program = Program.of_json(question["program"])
         else:

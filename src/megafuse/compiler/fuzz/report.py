@@ -59,13 +59,13 @@ def summary(outcomes: Iterable[Outcome]) -> str:
     for outcome in outcomes:
         calls.update(outcome.calls)
     lines += _table("left to the library", calls)
-    refused = Counter(_general(o.message) for o in outcomes if o.verdict == "refused")
+    refused = Counter(general(o.message) for o in outcomes if o.verdict == "refused")
     lines += _table("refused", refused)
-    failed = Counter(_general(o.message) for o in outcomes if o.is_finding)
+    failed = Counter(general(o.message) for o in outcomes if o.is_finding)
     return "\n".join(lines + _table("wrong, failed or crashed", failed))
 
 
-def _general(message: str) -> str:
+def general(message: str) -> str:
     """Without the numbers of one program."""
     line = message.strip().splitlines()[0] if message.strip() else ""
     return re.sub(r"\d[\d.e+-]*", "#", line)[:160]

@@ -67,11 +67,36 @@ def _addcdiv(x: Any, y: Any, z: Any, *, value: Any = 1) -> Any:
     return x + _times(y, value) / z
 
 
+def _lerp(x: Any, y: Any, weight: Any) -> Any:
+    """With such a number, torch's tracer takes only tensors of the same shape."""
+    if x.shape == y.shape:
+        return NotImplemented  # there is a rule for it
+    return aten.lerp.Scalar(*torch.broadcast_tensors(x, y), weight)
+
+
 def _times(x: Any, value: Any) -> Any:
     return x if isinstance(value, (int, float)) and value == 1 else x * value
+
+
+# Where torch's own have another dtype or other strides than its kernels.
+
+
+def _huber_loss(x: Any, y: Any, reduction: int = 1, delta: float = 1.0) -> Any:
+    """Its kernels give the dtype of x, whatever y's is."""
+    return torch._refs.nn.functional.huber_loss(x, y, reduction, delta).to(x.dtype)
+
+
+def _log_sigmoid_forward(x: Any) -> Any:
+    """Its CPU kernel gives contiguous tensors, whatever x's strides are."""
+    if x.device.type == "cpu":
+        x = x.clone(memory_format=torch.contiguous_format)
+    return torch._decomp.decompositions.log_sigmoid_forward(x)
 
 
 OWN: dict[Any, Callable[..., Any]] = {
     aten.addcmul.default: _addcmul,
     aten.addcdiv.default: _addcdiv,
+    aten.lerp.Scalar: _lerp,
+    aten.huber_loss.default: _huber_loss,
+    aten.log_sigmoid_forward.default: _log_sigmoid_forward,
 }

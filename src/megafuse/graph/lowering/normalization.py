@@ -9,15 +9,26 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from megafuse.graph.ir import Size, Value, axis
+from megafuse.graph.layouts import memory_order
 from megafuse.graph.lowering.builder import Builder, Operand
 from megafuse.graph.lowering.reductions import Dims, added, extreme, mean_of, moments
-from megafuse.graph.lowering.table import rule
+from megafuse.graph.lowering.table import NotLowered, rule
 
 aten = torch.ops.aten
 
 
+def check_rows(x: Value, dim: int) -> None:
+    """A softmax along a dimension that is last neither in order nor in memory is done best by the
+    library's own loop: taken apart, its largest and its sum would be a step each."""
+    order = [d for d in memory_order(x) if x.shape[d] != 1]
+    wide = dim % max(len(x.shape), 1)
+    if order and wide in order and wide not in (order[-1], max(order)):
+        raise NotLowered
+
+
 @rule(aten._softmax.default)
 def softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+    check_rows(x, dim)
     x = b.wide(x)
     powers = b.apply("exp", b.apply("sub", x, extreme(b, x, True, dim, keep=True)))
     return b.demote(b.apply("div", powers, added(b, powers, dim, keep=True)), b.out.dtype)
@@ -25,6 +36,7 @@ def softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
 
 @rule(aten._log_softmax.default)
 def log_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
+    check_rows(x, dim)
     x = b.wide(x)
     shifted = b.apply("sub", x, extreme(b, x, True, dim, keep=True))
     total = added(b, b.apply("exp", shifted), dim, keep=True)
@@ -35,6 +47,7 @@ def log_softmax(b: Builder, x: Value, dim: int, half_to_float: bool) -> Value:
 def softmax_backward(
     b: Builder, grad: Value, y: Value, dim: int, input_dtype: torch.dtype
 ) -> Value:
+    check_rows(y, dim)
     grad, y = b.wide(grad), b.wide(y)
     product = b.apply("mul", grad, y)
     result = b.apply("sub", product, b.apply("mul", y, added(b, product, dim, keep=True)))
@@ -45,6 +58,7 @@ def softmax_backward(
 def log_softmax_backward(
     b: Builder, grad: Value, y: Value, dim: int, input_dtype: torch.dtype
 ) -> Value:
+    check_rows(y, dim)
     grad, y = b.wide(grad), b.wide(y)
     share = b.apply("mul", b.apply("exp", y), added(b, grad, dim, keep=True))
     return b.demote(b.apply("sub", grad, share), b.out.dtype)

@@ -20,6 +20,7 @@ from megafuse.learn.tutorial import (
     hierarchy,
     kernel,
     mistake,
+    own_function,
     pointwise,
     reduction,
     tolerance,
@@ -39,6 +40,7 @@ STEPS: tuple[ModuleType, ...] = (
     mistake,
     tolerance,
     when_not,
+    own_function,
 )
 
 

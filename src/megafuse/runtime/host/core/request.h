@@ -34,6 +34,7 @@ struct Request {
   bool few_rows = false;    // so few that a row should have many threads
   bool across = false;      // vectors are cut across rows (space.h, kernels/row_places_cuda.h)
   bool short_rows = false;  // row-wise on the CPU: so short that many are done side by side
+  bool long_rows = false;   // generated ones: so long that more elements are folded side by side
   bool generated = false;   // its functor is the compiler's: typed, and rows by graph_rows_*.h
 };
 
@@ -56,7 +57,7 @@ inline Key key_of(const Request& request, const Space& space) {
   key.put(int(request.family));
   key.put(int(request.common));
   key.put(request.use_double | (request.wide_index << 1) | (request.few_rows << 2) |
-          (request.short_rows << 3) | (request.across << 4));
+          (request.short_rows << 3) | (request.across << 4) | (request.long_rows << 5));
   key.put(request.row_vectors ? RowSize(request.row_vectors).code() : 0);
   key.put(request.vector);
   key.put(space.dims);
@@ -88,11 +89,11 @@ inline PyObject* description_of(const Request& request, const Space& space) {
         operands.object, i,
         Py_BuildValue("(sCi)", c10::toString(operand.dtype), operand.walk, int(operand.result)));
   }
-  return Py_BuildValue("(ssOsOiiOiOiOOO)", functor.name.c_str(), name_of(request.family),
+  return Py_BuildValue("(ssOsOiiOiOiOOOO)", functor.name.c_str(), name_of(request.family),
                        choices.object, c10::toString(request.common), flag(request.use_double),
                        space.dims, request.vector, flag(request.wide_index), space.outputs,
                        operands.object, request.row_vectors, flag(request.few_rows),
-                       flag(request.across), flag(request.short_rows));
+                       flag(request.across), flag(request.short_rows), flag(request.long_rows));
 }
 
 inline Compiled find_kernel(const Request& request, const Space& space) {

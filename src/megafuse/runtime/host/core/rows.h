@@ -179,6 +179,12 @@ class RowPlan {
       turns = (turns + apart - 1) / apart * apart;
       most = std::max(most / apart, int64_t(1)) * apart;
     }
+    // Where there are rows enough, a generated kernel's blocks have eight at least: their partial
+    // sums are then an eighth of what they read, or less.
+    constexpr int64_t kLeastRows = 8;
+    if (request_.generated && sums_)
+      most = std::min(
+          most, std::max<int64_t>(rows() / kLeastRows, multiprocessors(request_.device.index())));
     const int64_t blocks = std::min(turns, most);
     partial_sums(blocks);
     Launch launch{request_.device, kernel};
@@ -189,9 +195,10 @@ class RowPlan {
 
   Launch on_cpu(at::ArrayRef<uint64_t> random) {
     // Generated ones have a driver of their own for short rows (kernels/graph_short_rows_cpu.h).
-    constexpr int64_t kMostGenerated = 63;
+    constexpr int64_t kMostGenerated = 63, kLeastLong = 256;
     request_.short_rows =
         request_.generated ? cols() <= kMostGenerated : side_by_side(cols(), request_.family);
+    request_.long_rows = request_.generated && cols() >= kLeastLong;
     const Compiled kernel = find_kernel(request_, space_);
     const int64_t threads = at::get_num_threads();
     partial_sums(threads);

@@ -130,28 +130,28 @@ inline Launch planned(const Request& request, const Space& space, const SumPlan&
   return launch;
 }
 
-// partial[parts, columns] summed over parts, as `dtype`.
-inline at::Tensor add_parts(const at::Tensor& partial, at::ScalarType dtype) {
+// Columns of partial sums, `apart` from one part to the next, added up to `out`. On the CPU `out`
+// must begin as 0.
+inline void add_parts(const at::Tensor& partial, int64_t first, int64_t columns, void* out,
+                      at::ScalarType dtype) {
   static const Functor* const functor = new Functor("sum_parts");
-  const int64_t parts = partial.size(0), columns = partial.size(1);
-  const bool cuda = partial.is_cuda();
-  at::Tensor out = cuda ? allocate({columns}, {}, dtype, partial.device())
-                        : at::zeros({columns}, partial.options().dtype(dtype));
+  const int64_t parts = partial.size(0), apart = partial.size(1);
   const Given given(*functor);
   Request request{given, Family::kSumColumns, partial.device(), partial.scalar_type(),
                   partial.scalar_type() == at::kDouble};
   Space space;
-  space.numel = partial.numel();
+  space.numel = parts * columns;
   space.outputs = 1;
   space.dims = 3;
-  Operand& sum = space.add(dtype, 'r', out.mutable_data_ptr());
+  Operand& sum = space.add(dtype, 'r', out);
   Operand& read = space.add(partial.scalar_type(), 'c', partial.const_data_ptr());
+  read.word += uint64_t(first * read.bytes());
   // A few columns are summed as that many long rows, with a stride: as columns they would keep a
   // few threads busy.
   const bool as_rows = columns < 64;
   SumPlan plan{true, as_rows ? 1 : parts, columns, as_rows ? parts : 1};
   const int64_t sizes[] = {plan.inner, plan.kept, plan.outer};
-  const int64_t strides[] = {as_rows ? columns : 0, 1, as_rows ? 0 : columns};
+  const int64_t strides[] = {as_rows ? apart : 0, 1, as_rows ? 0 : apart};
   for (int d = 0; d < 3; ++d) {
     space.size[d] = sizes[d];
     read.stride[d] = strides[d];
@@ -160,6 +160,14 @@ inline at::Tensor add_parts(const at::Tensor& partial, at::ScalarType dtype) {
   choose_family(request, space, plan);
   const Compiled kernel = find_kernel(request, space);
   planned(request, space, plan, kernel, cut(request, plan, kernel.max_grid, true)).run();
+}
+
+// partial[parts, columns] summed over parts, as `dtype`.
+inline at::Tensor add_parts(const at::Tensor& partial, at::ScalarType dtype) {
+  const int64_t columns = partial.size(1);
+  at::Tensor out = partial.is_cuda() ? allocate({columns}, {}, dtype, partial.device())
+                                     : at::zeros({columns}, partial.options().dtype(dtype));
+  add_parts(partial, 0, columns, out.mutable_data_ptr(), dtype);
   return out;
 }
 
@@ -191,26 +199,47 @@ inline at::Tensor sum_by_dimension(const at::Tensor& whole, const at::Tensor& li
   return total.to(like.scalar_type());
 }
 
-// Runs the space's kernel and returns its 'r' outputs summed, output i as dtypes[i].
-inline std::vector<at::Tensor> sum_inside(Request request, Space& space, const SumPlan& plan,
-                                          at::ArrayRef<at::ScalarType> dtypes) {
-  const OnDevice on(request.device);
+// A launch with partial sums: each of its `parts` writes `kept` numbers for each 'r' output.
+struct Summing {
+  Launch launch;
+  int64_t parts, kept;
+};
+
+// The launch of a space that has the form of `plan`, but for the addresses of the 'r' outputs.
+inline Summing plan_summing(Request request, Space& space, const SumPlan& plan) {
   choose_family(request, space, plan);
+  int64_t count = 0;
+  for (int i = 0; i < space.outputs; ++i) count += space.operand[i].walk == 'r';
+  for (int i = 0; i < space.outputs; ++i)  // from one part to the next
+    if (space.operand[i].walk == 'r') space.operand[i].stride[2] = count * plan.kept;
   const Compiled kernel = find_kernel(request, space);
   const SumCut how = cut(request, plan, kernel.max_grid, false);
+  return {planned(request, space, plan, kernel, how), how.parts, plan.kept};
+}
+
+// Memory for the partial sums of `count` outputs: threads add to their row, blocks write it.
+inline at::Tensor partial_sums(int64_t parts, int64_t count, int64_t kept, at::ScalarType dtype,
+                               c10::Device device) {
+  at::Tensor partial = allocate({parts, count * kept}, {}, dtype, device);
+  if (!device.is_cuda()) std::memset(partial.mutable_data_ptr(), 0, partial.nbytes());
+  return partial;
+}
+
+// Runs the space's kernel and returns its 'r' outputs summed, output i as dtypes[i].
+inline std::vector<at::Tensor> sum_inside(const Request& request, Space& space, const SumPlan& plan,
+                                          at::ArrayRef<at::ScalarType> dtypes) {
+  const OnDevice on(request.device);
+  Summing made = plan_summing(request, space, plan);
   const int64_t count = int64_t(dtypes.size());
   const at::ScalarType summed_in = sum_dtype(request.device, request.use_double);
-  at::Tensor partial = allocate({how.parts, count * plan.kept}, {}, summed_in, request.device);
-  if (!request.device.is_cuda()) partial.zero_();  // threads add to their row, blocks write it
+  at::Tensor partial = partial_sums(made.parts, count, plan.kept, summed_in, request.device);
   int64_t n = 0;
   for (int i = 0; i < space.outputs; ++i) {
-    Operand& op = space.operand[i];
-    if (op.walk != 'r') continue;
-    op.word = reinterpret_cast<uint64_t>(partial.mutable_data_ptr()) +
-              uint64_t(n++ * plan.kept * op.bytes());
-    op.stride[2] = count * plan.kept;  // from one part to the next
+    if (space.operand[i].walk != 'r') continue;
+    made.launch.words[i] = reinterpret_cast<uint64_t>(partial.mutable_data_ptr()) +
+                           uint64_t(n++ * plan.kept * space.operand[i].bytes());
   }
-  planned(request, space, plan, kernel, how).run();
+  made.launch.run();
   return totals(partial, dtypes);
 }
 

@@ -8,8 +8,9 @@ namespace megafuse::graph {
 
 struct Function {
   std::vector<std::shared_ptr<const Variant>> variants;  // the one that fitted last comes first
-  PyObject* capture;    // (*leaves): makes a variant for them, adds it, calls again
-  PyObject* reference;  // (*leaves): the function itself, unfused
+  PyObject* capture;     // (*leaves): makes a variant for them, adds it, calls again
+  PyObject* reference;   // (*leaves): the function itself, unfused
+  bool has_run = false;  // of a graph: as a program, so that its kernels can be built
 
   Function(PyObject* c, PyObject* r) : capture(Py_NewRef(c)), reference(Py_NewRef(r)) {}
   ~Function() {
@@ -72,6 +73,7 @@ inline PyObject* call_function(PyObject* self, PyObject* const* leaves, Py_ssize
     if (i > 0) std::swap(function.variants[0], function.variants[i]);
     RECORD_FUNCTION(variant->forward.name, std::vector<c10::IValue>());
     try {
+      run.take();
       const std::vector<at::Tensor> results = run.run();
       return returned(*variant, results, run);
     } catch (const UseReference&) {  // a kernel that cannot be built here

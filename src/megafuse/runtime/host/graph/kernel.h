@@ -2,8 +2,7 @@
 #pragma once
 
 #include "core/pointwise.h"
-#include "core/rows.h"
-#include "graph/memory.h"
+#include "graph/sums.h"
 
 namespace megafuse::graph {
 
@@ -16,9 +15,9 @@ struct OwnedFunctor {
 
 struct KernelStep {
   struct Walked {
-    int buffer;  // -1: an index, without memory
-    at::ScalarType dtype;
-    char walk;  // 'c' (to be found out), 'w' (one a row), 'i'
+    int buffer;            // -1: an index, without memory
+    at::ScalarType dtype;  // of a sum: its terms'
+    char walk;             // 'c' (to be found out), 'w' (one a row), 'r' (a sum), 'i'
     int8_t result;
     int offset;
     Places strides;
@@ -40,8 +39,10 @@ struct KernelStep {
     for (int place : shape) numel *= memory.slots[place].integer;
     if (numel == 0) {
       // Rows without elements have a sum all the same; no driver knows such rows.
-      for (const Walked& o : operands)
+      for (const Walked& o : operands) {
         if (o.walk == 'w' && memory.buffers[o.buffer].numel() > 0) throw UseReference{};
+        if (o.walk == 'r') memory.buffers[o.buffer].zero_();
+      }
       return;
     }
     const OnDevice on(device);
@@ -52,15 +53,15 @@ struct KernelStep {
       Launch again = last->launch;
       for (size_t i = 0; i < addresses.size(); ++i) again.words[i] = addresses[i];
       for (size_t i = 0; i < words.size(); ++i) again.words[last->numbers + i] = word(i, memory);
-      again.run();
+      launch(again, last->way, memory);
       return;
     }
     Given given(functor->functor);
     for (size_t i = 0; i < words.size(); ++i) given.words.push_back(word(i, memory));
     auto planned = std::make_shared<Planned>(plan(memory, device, addresses, given));
-    planned->launch.run();
     planned->signature = signature;
     planned->numbers = planned->launch.words.size() - words.size();
+    launch(planned->launch, planned->way, memory);
     last_.store(std::move(planned));
   }
 
@@ -80,9 +81,22 @@ struct KernelStep {
   // The launch of the last call, for the next one that looks like it.
   struct Planned {
     Launch launch;
+    SumWay way = {};
     Signature signature = {};
     size_t numbers = 0;  // where the functor's words begin
   };
+
+  void launch(Launch& made, const SumWay& way, const Memory& memory) const {
+    SumList sums;
+    for (size_t i = 0; i < size_t(outputs); ++i) {
+      const Walked& o = operands[i];
+      if (o.walk == 'r')
+        sums.push_back({int(i), o.dtype, memory.buffers[o.buffer], read(o.strides, memory.slots),
+                        memory.slots[o.offset].integer});
+    }
+    if (sums.empty()) return made.run();
+    run_summing(made, way, sums, read(shape, memory.slots));
+  }
 
   Addresses addresses_in(const Memory& memory) const {
     Addresses found;
@@ -106,12 +120,16 @@ struct KernelStep {
     return w.buffer < 0 ? memory.slots[w.slot].word : memory.address(w.buffer, w.slot);
   }
 
-  Launch plan(const Memory& memory, c10::Device device, const Addresses& addresses,
-              const Given& given) const {
+  Planned plan(const Memory& memory, c10::Device device, const Addresses& addresses,
+               const Given& given) const {
     const Shape sizes = read(shape, memory.slots);
     Space space;
     space.numel = c10::multiply_integers(sizes);
     space.outputs = outputs;
+    Request request{given, row_wise ? Family::kRowsForward : Family::kForward, device, at::kFloat,
+                    /*use_double=*/false};
+    request.generated = true;
+    bool sums = false;
     c10::SmallVector<Shape, 8> strides, stored;
     for (size_t i = 0; i < operands.size(); ++i) {
       const Walked& o = operands[i];
@@ -123,16 +141,57 @@ struct KernelStep {
       for (size_t d = 0; o.walk == 'c' && i < size_t(outputs) && d < sizes.size(); ++d)
         if (strides.back()[d] == 0 && sizes[d] > 1) throw UseReference{};
       if (o.buffer >= 0) stored.push_back(strides.back());
+      sums |= o.walk == 'r';
+      request.use_double |= o.walk == 'r' && o.dtype == at::kDouble;
     }
-    Request request{given, row_wise ? Family::kRowsForward : Family::kForward, device, at::kFloat,
-                    /*use_double=*/false};
-    request.generated = true;
-    if (row_wise) return RowPlan(request, space, sizes, strides).plan({});
+    if (row_wise) return plan_rows(request, space, sizes, strides);
     // In the order that memory has the dimensions in, as far as operands agree on one.
-    TORCH_CHECK(lay_out(space, sizes, strides, memory_order(sizes, stored)),
-                "megafuse: ", functor->functor.name, " has more than ", kMaxDims, " dimensions");
+    const Order order = memory_order(sizes, stored);
+    if (sums) return plan_sums(request, space, sizes, strides, order);
+    lay_out_in(order, space, sizes, strides);
     set_walks(space);
-    return plan_pointwise(request, space, {});
+    return {plan_pointwise(request, space, {})};
+  }
+  void lay_out_in(const Order& order, Space& space, const Shape& sizes,
+                  at::ArrayRef<Shape> strides) const {
+    TORCH_CHECK(lay_out(space, sizes, strides, order), "megafuse: ", functor->functor.name,
+                " has more than ", kMaxDims, " dimensions");
+  }
+
+  static Planned plan_rows(Request& request, Space& space, const Shape& sizes,
+                           at::ArrayRef<Shape> strides) {
+    RowPlan rows(request, space, sizes, strides);
+    Planned made{rows.plan({})};
+    if (rows.partial.defined())
+      made.way = {rows.partial.size(0), sizes.back(), rows.partial.scalar_type()};
+    return made;
+  }
+
+  Planned plan_sums(Request& request, const Space& given, const Shape& sizes,
+                    c10::SmallVector<Shape, 8> strides, const Order& order) const {
+    Space space = given;
+    const at::ScalarType dtype = sum_dtype(request.device, request.use_double);
+    for (int i = 0; i < outputs; ++i)
+      if (space.operand[i].walk == 'r') space.operand[i].dtype = dtype;
+    lay_out_in(order, space, sizes, strides);
+    if (const SumPlan form = plan_sum(space); form.possible) {
+      Summing made = plan_summing(request, space, form);
+      return {std::move(made.launch), {made.parts, made.kept, dtype}};
+    }
+    // All terms as they are.
+    space = given;
+    Order logical(sizes.size());
+    std::iota(logical.rbegin(), logical.rend(), 0);
+    for (int i = 0; i < outputs; ++i) {
+      if (space.operand[i].walk != 'r') continue;
+      space.operand[i].walk = 'c';
+      space.operand[i].word = 0;  // allocated later, and aligned
+      strides[i] = dense_strides(sizes, logical);
+    }
+    request.use_double = false;
+    lay_out_in(order, space, sizes, strides);
+    set_walks(space);
+    return {plan_pointwise(request, space, {})};
   }
 
   mutable std::atomic<std::shared_ptr<const Planned>> last_;

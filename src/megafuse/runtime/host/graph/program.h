@@ -43,12 +43,15 @@ struct Program {
     return true;
   }
 
-  // The numbers of a call are in memory.slots.
-  void run(at::ArrayRef<Leaf> leaves, Memory& memory) const {
+  void take(at::ArrayRef<Leaf> leaves, Memory& memory) const {
     memory.buffers.resize(size_t(buffers));
     for (size_t i = 0; i < leaves.size(); ++i)
       if (arguments[i] >= 0) memory.buffers[arguments[i]] = *leaves[i].tensor;
     for (const auto& [buffer, tensor] : constants) memory.buffers[buffer] = tensor;
+  }
+
+  // The arguments have been taken, and the numbers of the call are in memory.slots.
+  void run(Memory& memory) const {
     for (const Step& step : steps) {
       for (const auto& [buffer, type] : step.allocates) memory.allocate(buffer, type, device);
       if (const auto* kernel = std::get_if<KernelStep>(&step.what))

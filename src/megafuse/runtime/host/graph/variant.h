@@ -176,8 +176,9 @@ struct GraphBackward : Node {
     program.code.run(leaves, memory.slots);
     TORCH_CHECK(program.accepts(memory.slots), "megafuse: the backward of ", program.name,
                 " was captured for other layouts. Please report this.");
+    program.take(leaves, memory);
     try {
-      program.run(leaves, memory);
+      program.run(memory);
     } catch (const UseReference&) {
       TORCH_CHECK(false, "megafuse: a kernel of ", program.name,
                   " cannot be built or run here; call the function's `.function`, unfused.");
@@ -207,6 +208,9 @@ class Run {
     return variant_->forward.accepts(memory_.slots);
   }
 
+  // The arguments, which the caller may let go of after this where nothing is recorded.
+  void take() { variant_->forward.take(leaves_, memory_); }
+
   // The results, by their place among the forward program's outputs; undefined for numbers.
   std::vector<at::Tensor> run() {
     const Program& program = variant_->forward;
@@ -215,7 +219,7 @@ class Run {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       const c10::impl::ExcludeDispatchKeyGuard below_autocast(kAutocast);
       const GilRelease no_gil;
-      program.run(leaves_, memory_);
+      program.run(memory_);
     }
     for (const Output& output : program.outputs)
       results.push_back(output.kind == Output::Kind::kTensor ? program.tensor(output, memory_)

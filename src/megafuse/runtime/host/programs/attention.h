@@ -6,6 +6,7 @@
 
 #include "programs/attention_cpu.h"
 #include "programs/attention_cuda.h"
+#include "torch/named.h"
 
 namespace megafuse {
 
@@ -38,34 +39,46 @@ inline AttentionGradients attention_grad(AttentionCall call, const at::Tensor& d
                                                                        whole, wants);
 }
 
-struct Attention : Program {
-  enum Argument { kQ, kK, kV, kCausal, kScale, kMask };
-  enum Saved { kSavedQ, kSavedK, kSavedV, kSavedMask, kSavedOut, kSavedLse };
-  enum Gradient { kGradQ, kGradK, kGradV, kGradMask };
+class Attention : public Program {
+ public:
+  explicit Attention(const Op& op)
+      : q_(op, "q"),
+        k_(op, "k"),
+        v_(op, "v"),
+        mask_(op, "mask"),
+        causal_(op, "causal"),
+        scale_(op, "scale"),
+        out_(op, "out"),
+        lse_(op, "lse") {}
 
   Results forward(const Call& c, const Agreement&, const RandomState&, bool keep) const override {
-    const AttentionCall call = read(c, *c.tensor[kQ], *c.tensor[kK], *c.tensor[kV],
-                                    c.tensor[kMask] ? *c.tensor[kMask] : at::Tensor());
+    const AttentionCall call = read(c, c);
     AttentionResult result = attention(call, keep);
     if (call.q.stride(-1) != 1) result.out = laid_out_as(call.q, result.out);
-    return keep ? Results{result.out, result.lse} : Results{result.out};
+    Results results = results_of(*c.op, keep);
+    out_.of(results) = result.out;
+    if (keep) lse_.of(results) = result.lse;
+    return results;
   }
 
   Gradients backward(const BackwardCall& b) const override {
     // A mask's gradient has the size of all scores: PyTorch computes that, and the others with it.
-    if (b.wanted[kGradMask]) throw UseReference{};
-    const AttentionCall call =
-        read(b.call, b.saved[kSavedQ], b.saved[kSavedK], b.saved[kSavedV], b.saved[kSavedMask]);
-    const AttentionGradients g =
-        attention_grad(call, b.grads[0], {b.saved[kSavedOut], b.saved[kSavedLse]},
-                       {b.wanted[kGradQ], b.wanted[kGradK] || b.wanted[kGradV]});
-    return {g.dq, b.wanted[kGradK] ? g.dk : at::Tensor(), b.wanted[kGradV] ? g.dv : at::Tensor(),
-            at::Tensor()};
+    if (mask_.wanted(b)) throw UseReference{};
+    const bool wants_k = k_.wanted(b), wants_v = v_.wanted(b);
+    const AttentionGradients found = attention_grad(
+        read(b.call, b), b.grads[0], {out_.of(b), lse_.of(b)}, {q_.wanted(b), wants_k || wants_v});
+    Gradients gradients(b.wanted.size());
+    q_.of(gradients) = found.dq;
+    if (wants_k) k_.of(gradients) = found.dk;
+    if (wants_v) v_.of(gradients) = found.dv;
+    return gradients;
   }
 
  private:
-  static AttentionCall read(const Call& c, const at::Tensor& q, const at::Tensor& k,
-                            const at::Tensor& v, const at::Tensor& mask) {
+  // The tensors are in the call, or among what it saved.
+  template <class Holder>
+  AttentionCall read(const Call& c, const Holder& holder) const {
+    const at::Tensor &q = q_.of(holder), &k = k_.of(holder), &mask = mask_.of(holder);
     if (k.size(1) == 0 ? q.size(1) != 0 : q.size(1) % k.size(1) != 0) throw BadArguments{};
     if (mask.defined()) {
       const int64_t whole[] = {q.size(0), q.size(1), q.size(2), k.size(2)};
@@ -77,14 +90,19 @@ struct Attention : Program {
         if (size != 1 && size != whole[3 - d]) throw BadArguments{};
       }
     }
-    const double scale = c.number[kScale];
+    const double scale = scale_.of(c);
     return {q,
             k,
-            v,
+            v_.of(holder),
             mask,
-            bool(c.choice[kCausal]),
+            causal_.of(c),
             std::isnan(scale) ? 1.0 / std::sqrt(double(q.size(3))) : scale};
   }
+
+  Argument q_, k_, v_, mask_;
+  Flag causal_;
+  Number scale_;
+  Result out_, lse_;
 };
 
 }  // namespace megafuse

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "programs/linear.h"
+#include "torch/named.h"
 
 namespace megafuse {
 
@@ -44,42 +45,48 @@ inline at::Tensor like_sum(const at::Tensor& x, const at::Tensor& residual) {
   return allocate(x.sizes(), {}, dtype, x.device());
 }
 
-// The gradient of the i-th argument, which was merely added.
-inline at::Tensor as_added(const BackwardCall& b, int i) {
-  return b.grads[0].to(b.like[i].scalar_type()).contiguous();
+// The gradient of an argument that was merely added.
+inline at::Tensor as_added(const BackwardCall& b, const Argument& argument) {
+  return b.grads[0].to(argument.like(b).scalar_type()).contiguous();
 }
 
-struct DropoutAdd : Program {
-  // (x, residual, p, training) → out
+inline Dropout dropout_of(const Call& call) {
+  return {call.number[call.op->p], call.choice[call.op->training] != 0};
+}
+
+class DropoutAdd : public Program {
+ public:
+  explicit DropoutAdd(const Op& op) : x_(op, "x"), residual_(op, "residual") {}
+
   Results forward(const Call& call, const Agreement&, const RandomState& random,
                   bool) const override {
-    const at::Tensor x = as_matrix(*call.tensor[0]);
-    const at::Tensor residual = as_matrix(*call.tensor[1]), out = like_sum(x, residual);
+    const at::Tensor x = as_matrix(x_.of(call)), residual = as_matrix(residual_.of(call));
+    const at::Tensor out = like_sum(x, residual);
     const Dropout dropout = dropout_of(call);
     if (dropout.does_something())
       dropout_add(x, residual, dropout, random, out);
     else
       finish(x, {}, Act::kNone, residual, out, {});
-    return {seen_as(out, call.tensor[0]->sizes(), {})};
+    return {seen_as(out, x_.of(call).sizes(), {})};
   }
 
   Gradients backward(const BackwardCall& b) const override {
     const at::Tensor& dy = b.grads[0];
-    Gradients gradients(2);
+    Gradients gradients(b.wanted.size());
     const Dropout dropout = dropout_of(b.call);
-    if (b.wanted[0] && dropout.does_something()) {
-      const at::ScalarType dtype = b.like[0].scalar_type();
+    if (x_.wanted(b) && dropout.does_something()) {
+      const at::ScalarType dtype = x_.like(b).scalar_type();
       const at::Tensor dx = dropout_grad(as_matrix(dy), dtype, dropout, b.random);
-      gradients[0] = seen_as(dx, dy.sizes(), {});
-    } else if (b.wanted[0]) {
-      gradients[0] = as_added(b, 0);
+      x_.of(gradients) = seen_as(dx, dy.sizes(), {});
+    } else if (x_.wanted(b)) {
+      x_.of(gradients) = as_added(b, x_);
     }
-    if (b.wanted[1]) gradients[1] = as_added(b, 1);
+    if (residual_.wanted(b)) residual_.of(gradients) = as_added(b, residual_);
     return gradients;
   }
 
  private:
-  static Dropout dropout_of(const Call& call) { return {call.number[2], call.choice[3] != 0}; }
+  Argument x_, residual_;
 };
 
 }  // namespace megafuse

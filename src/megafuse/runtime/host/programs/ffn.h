@@ -1,6 +1,7 @@
 // ffn: residual + dropout(act(x·w1ᵀ + b1)·w2ᵀ + b2)
 #pragma once
 
+#include "programs/act_argument.h"
 #include "programs/dropout_add.h"
 
 namespace megafuse {
@@ -31,63 +32,65 @@ inline at::Tensor last_layer_grad(const BackwardCall& b, at::ScalarType dtype, D
   return as_operand(dy.to(dtype));
 }
 
-struct Ffn : Program {
-  enum { kX, kW1, kB1, kW2, kB2, kAct, kResidual, kP, kTraining };  // arguments
-  enum { kPre = 5, kHidden };  // saved, after x, w1, b1, w2 and b2
+class Ffn : public Program {
+ public:
+  explicit Ffn(const Op& op)
+      : x_(op, "x"),
+        residual_(op, "residual"),
+        first_{{op, "w1"}, {op, "b1"}},
+        second_{{op, "w2"}, {op, "b2"}},
+        act_(op, "act"),
+        out_(op, "out"),
+        pre_(op, "pre"),
+        hidden_(op, "hidden") {}
 
   // Kept: the activation's argument (but for relu) and its value.
   Results forward(const Call& call, const Agreement& a, const RandomState& random,
                   bool keep) const override {
-    const at::Tensor& x = *call.tensor[kX];
-    const Act act = act_of(call);
-    const LinearResult first = linear({as_operand(x),
-                                       as_operand(*call.tensor[kW1]),
-                                       as_vector(argument(call, kB1)),
-                                       act,
-                                       {},
-                                       keep && act != Act::kRelu});
-    at::Tensor residual = argument(call, kResidual);
-    if (residual.defined()) residual = as_matrix(residual);
-    const at::Tensor out =
-        last_layer({first.out, as_operand(*call.tensor[kW2]), as_vector(argument(call, kB2))},
-                   residual, dropout_of(call), random);
-    Results results{with_rows_of(x, out)};
-    if (!keep) return results;
+    const at::Tensor& x = x_.of(call);
+    const WeightAndBias layer = first_.of(call), last = second_.of(call);
+    const Act act = act_.of(call);
     const bool has_pre = act != Act::kRelu;
-    results.push_back(has_pre ? with_rows_of(x, first.pre) : allocate({0}, {}, a.out, a.device));
-    results.push_back(with_rows_of(x, first.out));
+    const LinearResult first = linear(
+        {as_operand(x), as_operand(layer.weight), as_vector(layer.bias), act, {}, keep && has_pre});
+    at::Tensor residual = residual_.of(call);
+    if (residual.defined()) residual = as_matrix(residual);
+    Results results = results_of(*call.op, keep);
+    out_.of(results) =
+        with_rows_of(x, last_layer({first.out, as_operand(last.weight), as_vector(last.bias)},
+                                   residual, dropout_of(call), random));
+    if (!keep) return results;
+    pre_.of(results) = has_pre ? with_rows_of(x, first.pre) : allocate({0}, {}, a.out, a.device);
+    hidden_.of(results) = with_rows_of(x, first.out);
     return results;
   }
 
   Gradients backward(const BackwardCall& b) const override {
-    enum { kDx, kDw1, kDb1, kDw2, kDb2, kDresidual, kGradients };
-    const at::Tensor& x = b.saved[kX];
-    const Act act = act_of(b.call);
-    const at::Tensor hidden = as_matrix(b.saved[kHidden]);
+    const at::Tensor& x = x_.of(b);
+    const Act act = act_.of(b.call);
+    const at::Tensor hidden = as_matrix(hidden_.of(b));
     const at::Tensor dy = last_layer_grad(b, x.scalar_type(), dropout_of(b.call));
-    Gradients gradients(kGradients);
-    if (b.wanted[kDresidual]) gradients[kDresidual] = as_added(b, kDresidual);
-    if (b.wanted[kDb2]) gradients[kDb2] = sum_rows(dy);
-    if (b.wanted[kDw2]) gradients[kDw2] = grad_weight(dy, hidden);
-    if (!b.wanted[kDx] && !b.wanted[kDw1] && !b.wanted[kDb1]) return gradients;
-    const at::Tensor saved = act == Act::kRelu ? hidden : as_matrix(b.saved[kPre]);
+    Gradients gradients(b.wanted.size());
+    if (residual_.wanted(b)) residual_.of(gradients) = as_added(b, residual_);
+    if (second_.bias.wanted(b)) second_.bias.of(gradients) = sum_rows(dy);
+    if (second_.weight.wanted(b)) second_.weight.of(gradients) = grad_weight(dy, hidden);
+    if (!x_.wanted(b) && !first_.wanted(b)) return gradients;
+    const at::Tensor saved = act == Act::kRelu ? hidden : as_matrix(pre_.of(b));
     const ActGradient gradient =
-        act_grad_input(dy, as_operand(b.saved[kW2]), saved, act, b.wanted[kDb1]);
-    if (b.wanted[kDb1]) gradients[kDb1] = gradient.bias;
-    if (b.wanted[kDw1]) gradients[kDw1] = grad_weight(gradient.pre, as_operand(x));
-    if (b.wanted[kDx])
-      gradients[kDx] = with_rows_of(x, grad_input(gradient.pre, as_operand(b.saved[kW1])));
+        act_grad_input(dy, as_operand(second_.weight.of(b)), saved, act, first_.bias.wanted(b));
+    if (first_.bias.wanted(b)) first_.bias.of(gradients) = gradient.bias;
+    if (first_.weight.wanted(b))
+      first_.weight.of(gradients) = grad_weight(gradient.pre, as_operand(x));
+    if (x_.wanted(b))
+      x_.of(gradients) = with_rows_of(x, grad_input(gradient.pre, as_operand(first_.weight.of(b))));
     return gradients;
   }
 
  private:
-  static Act act_of(const Call& call) {
-    constexpr Act acts[] = {Act::kGelu, Act::kGeluTanh, Act::kRelu};  // in the order of choices
-    return acts[call.choice[kAct]];
-  }
-  static Dropout dropout_of(const Call& call) {
-    return {call.number[kP], call.choice[kTraining] != 0};
-  }
+  Argument x_, residual_;
+  Layer first_, second_;
+  ActArgument act_;
+  Result out_, pre_, hidden_;
 };
 
 }  // namespace megafuse

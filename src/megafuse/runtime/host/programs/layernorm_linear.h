@@ -2,6 +2,7 @@
 #pragma once
 
 #include "programs/linear.h"
+#include "torch/named.h"
 #include "torch/rows.h"
 
 namespace megafuse {
@@ -69,46 +70,61 @@ inline LayerNormGradients layer_norm_grad(const at::Tensor& dy, const at::Tensor
   return gradients;
 }
 
-struct LayernormLinear : Program {
-  enum { kX, kNormWeight, kNormBias, kWeight, kBias, kEps };
-  enum { kNormed = 5, kMean, kScale };  // saved, after the tensors
+class LayernormLinear : public Program {
+ public:
+  explicit LayernormLinear(const Op& op)
+      : x_(op, "x"),
+        norm_{{op, "ln_weight"}, {op, "ln_bias"}},
+        layer_{{op, "weight"}, {op, "bias"}},
+        eps_(op, "eps"),
+        out_(op, "out"),
+        normed_(op, "normed"),
+        mean_(op, "mean"),
+        scale_(op, "scale") {}
 
   // Kept: the normed rows, which the GEMM reads anyway, and their moments.
   Results forward(const Call& call, const Agreement&, const RandomState&,
                   bool keep) const override {
-    const at::Tensor& x = *call.tensor[kX];
+    const at::Tensor& x = x_.of(call);
+    const WeightAndBias norm = norm_.of(call), layer = layer_.of(call);
     const at::Tensor rows = as_matrix(x);
     const RowMoments moments = keep ? RowMoments::of(rows) : RowMoments();
-    const at::Tensor normed = layer_norm(rows, argument(call, kNormWeight),
-                                         argument(call, kNormBias), call.number[kEps], moments);
-    const LinearResult result =
-        linear({normed, as_operand(*call.tensor[kWeight]), as_vector(argument(call, kBias))});
-    Results results{with_rows_of(x, result.out)};
-    if (keep)
-      for (const at::Tensor& t : {normed, moments.mean, moments.scale})
-        results.push_back(with_rows_of(x, t));
+    const at::Tensor normed = layer_norm(rows, norm.weight, norm.bias, eps_.of(call), moments);
+    Results results = results_of(*call.op, keep);
+    out_.of(results) =
+        with_rows_of(x, linear({normed, as_operand(layer.weight), as_vector(layer.bias)}).out);
+    if (!keep) return results;
+    normed_.of(results) = with_rows_of(x, normed);
+    mean_.of(results) = with_rows_of(x, moments.mean);
+    scale_.of(results) = with_rows_of(x, moments.scale);
     return results;
   }
 
   Gradients backward(const BackwardCall& b) const override {
-    const at::Tensor& x = b.saved[kX];
+    const at::Tensor& x = x_.of(b);
     const at::Tensor dy = as_operand(b.grads[0]);
-    Gradients gradients(5);
-    if (b.wanted[kBias]) gradients[kBias] = sum_rows(dy);
-    if (b.wanted[kWeight]) gradients[kWeight] = grad_weight(dy, as_matrix(b.saved[kNormed]));
-    if (!b.wanted[kX] && !b.wanted[kNormWeight] && !b.wanted[kNormBias]) return gradients;
+    Gradients gradients(b.wanted.size());
+    if (layer_.bias.wanted(b)) layer_.bias.of(gradients) = sum_rows(dy);
+    if (layer_.weight.wanted(b))
+      layer_.weight.of(gradients) = grad_weight(dy, as_matrix(normed_.of(b)));
+    if (!x_.wanted(b) && !norm_.wanted(b)) return gradients;
     // The gradient of x takes the place of that of the normed rows.
-    const at::Tensor dnormed = grad_input(dy, as_operand(b.saved[kWeight]));
-    auto like = [&](int i) { return b.wanted[i] ? b.like[i] : at::Tensor(); };
-    const auto norm = layer_norm_grad(
-        dnormed, as_matrix(x), {as_matrix(b.saved[kMean]), as_matrix(b.saved[kScale])},
-        b.saved[kNormWeight], b.call.number[kEps], b.wanted[kX] ? dnormed : at::Tensor(),
-        like(kNormWeight), like(kNormBias));
-    if (b.wanted[kX]) gradients[kX] = with_rows_of(x, norm.x);
-    gradients[kNormWeight] = norm.weight;
-    gradients[kNormBias] = norm.bias;
+    const at::Tensor dnormed = grad_input(dy, as_operand(layer_.weight.of(b)));
+    const auto norm =
+        layer_norm_grad(dnormed, as_matrix(x), {as_matrix(mean_.of(b)), as_matrix(scale_.of(b))},
+                        norm_.weight.of(b), eps_.of(b.call), x_.wanted(b) ? dnormed : at::Tensor(),
+                        norm_.weight.like(b), norm_.bias.like(b));
+    if (x_.wanted(b)) x_.of(gradients) = with_rows_of(x, norm.x);
+    norm_.weight.of(gradients) = norm.weight;
+    norm_.bias.of(gradients) = norm.bias;
     return gradients;
   }
+
+ private:
+  Argument x_;
+  Layer norm_, layer_;
+  Number eps_;
+  Result out_, normed_, mean_, scale_;
 };
 
 }  // namespace megafuse

@@ -8,11 +8,6 @@
 
 namespace megafuse {
 
-// A tensor argument; undefined where None was given.
-inline at::Tensor argument(const Call& call, int i) {
-  return call.tensor[i] ? *call.tensor[i] : at::Tensor();
-}
-
 // x as a matrix that is fit for a GEMM: copied only if neither its rows nor its columns are
 // contiguous.
 inline at::Tensor as_operand(const at::Tensor& x) {

@@ -11,36 +11,31 @@
 
 namespace megafuse {
 
-inline const Program* find_program(const std::string& name) {
-  static const Pointwise pointwise;
-  static const Rows rows;
-  static const LinearAct linear_relu(/*relu=*/true), linear_gelu(/*relu=*/false);
-  static const GeluLinear gelu_linear;
-  static const LayernormLinear layernorm_linear;
-  static const DropoutAdd dropout_add;
-  static const Ffn ffn;
-  static const SwigluFfn swiglu_ffn;
-  static const Attention attention;
-  static const TransformerBlock transformer_block;
+template <class Made>
+std::shared_ptr<const Program> make(const Op& op) {
+  return std::make_shared<Made>(op);
+}
+
+inline std::shared_ptr<const Program> program_of(const Op& op, const std::string& name) {
   struct Named {
     const char* name;
-    const Program* program;
+    std::shared_ptr<const Program> (*make)(const Op&);
   };
-  static const Named programs[] = {
-      {"pointwise", &pointwise},
-      {"rows", &rows},
-      {"linear_relu", &linear_relu},
-      {"linear_gelu", &linear_gelu},
-      {"gelu_linear", &gelu_linear},
-      {"layernorm_linear", &layernorm_linear},
-      {"dropout_add", &dropout_add},
-      {"ffn", &ffn},
-      {"swiglu_ffn", &swiglu_ffn},
-      {"attention", &attention},
-      {"transformer_block", &transformer_block},
+  static constexpr Named programs[] = {
+      {"pointwise", make<Pointwise>},
+      {"rows", make<Rows>},
+      {"linear_relu", LinearAct::relu},
+      {"linear_gelu", LinearAct::gelu},
+      {"gelu_linear", make<GeluLinear>},
+      {"layernorm_linear", make<LayernormLinear>},
+      {"dropout_add", make<DropoutAdd>},
+      {"ffn", make<Ffn>},
+      {"swiglu_ffn", make<SwigluFfn>},
+      {"attention", make<Attention>},
+      {"transformer_block", make<TransformerBlock>},
   };
   for (const Named& each : programs)
-    if (name == each.name) return each.program;
+    if (name == each.name) return each.make(op);
   TORCH_CHECK(false, "megafuse: runtime/host/programs/programs.h has no program named ", name);
 }
 

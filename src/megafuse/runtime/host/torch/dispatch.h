@@ -54,7 +54,7 @@ inline Call read_stack(const Op& op, at::ArrayRef<c10::IValue> stack) {
 }
 
 // How many arguments the op has for the dispatcher: `keep` last where there is something to keep.
-inline size_t boxed_args(const Op& op) { return op.args.size() + (op.kept ? 1 : 0); }
+inline size_t boxed_args(const Op& op) { return op.args.size() + (op.kept() ? 1 : 0); }
 
 inline std::vector<c10::IValue> pop_args(const Op& op, torch::jit::Stack* stack) {
   const std::vector<c10::IValue> args(stack->end() - long(boxed_args(op)), stack->end());
@@ -67,7 +67,7 @@ inline std::vector<c10::IValue> pop_args(const Op& op, torch::jit::Stack* stack)
 inline void push_results(const Op& op, torch::jit::Stack* stack, Results results,
                          at::Tensor random) {
   const at::TensorOptions options = results[0].options();
-  results.resize(size_t(op.outputs + op.kept));
+  results.resize(size_t(op.outputs + op.kept()));
   for (at::Tensor& t : results)
     stack->emplace_back(t.defined() ? std::move(t) : at::empty({0}, options));
   if (op.random)
@@ -80,7 +80,7 @@ struct BoxedForward : c10::OperatorKernel {
   explicit BoxedForward(const Op* o) : op(o) {}
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
     const auto args = pop_args(*op, stack);
-    const bool keep = op->kept && args.back().toBool();
+    const bool keep = op->kept() && args.back().toBool();
     Results results;
     RandomState random;
     try {
@@ -129,13 +129,13 @@ struct BoxedAutograd : c10::OperatorKernel {
     }
     const c10::DeviceType device = cuda ? at::kCUDA : at::kCPU;
     if (differentiate && !can_build_for(*op, device)) return by_reference(args.size());
-    if (op->kept && differentiate) stack->back() = true;
+    if (op->kept() && differentiate) stack->back() = true;
     {
       at::AutoDispatchBelowADInplaceOrView below;
       handle.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
     }
     if (!differentiate) return;
-    const size_t made = size_t(op->outputs + op->kept + op->random);
+    const size_t made = size_t(op->outputs + op->kept() + op->random);
     // No kernel wrote these results, so none of ours can differentiate them.
     if (!can_build_for(*op, device)) return by_reference(made);
     RandomState random;
@@ -173,7 +173,7 @@ struct BoxedAutocast : c10::OperatorKernel {
     // Only the first output is in float32; the others (a sum beside its norm) have the dtype that
     // they have without autocast.
     if (op->autocast_lowers) return;
-    const size_t results = stack->size() - size_t(op->outputs + op->kept + op->random);
+    const size_t results = stack->size() - size_t(op->outputs + op->kept() + op->random);
     for (int i = 1; i < op->outputs; ++i) {
       c10::IValue& value = (*stack)[results + size_t(i)];
       value = value.toTensor().to(given.result());

@@ -7,7 +7,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/python_headers.h>
 
-#include "graph/function.h"
+#include "graph/guarded.h"
 #include "programs/programs.h"
 #include "torch/dispatch.h"
 
@@ -214,9 +214,8 @@ PyObject* register_op(PyObject*, PyObject* d) {
     if (known->name == op->name) return callable(known.get());
   static const char* const families[] = {"pointwise", "rows", "composite"};
   op->family = OpFamily(index_of(families, PyUnicode_AsUTF8(get(d, "family"))));
-  op->program = find_program(PyUnicode_AsUTF8(get(d, "program")));
   op->outputs = int(PyLong_AsLong(get(d, "outputs")));
-  op->kept = int(PyLong_AsLong(get(d, "kept")));
+  for_each(get(d, "results"), [&](PyObject* r) { op->results.emplace_back(PyUnicode_AsUTF8(r)); });
   for_each(get(d, "args"), [&](PyObject* a) {
     const char *name, *kind, *shape;
     PyObject* choices;
@@ -266,10 +265,9 @@ PyObject* register_op(PyObject*, PyObject* d) {
   for_each(get(d, "grads"), [&](PyObject* g) {
     int arg, result, passthrough;
     if (!PyArg_ParseTuple(g, "iip", &arg, &result, &passthrough)) throw python_error();
-    const auto at = std::find(op->saved.begin(), op->saved.end(), arg);
-    const int saved_at = at == op->saved.end() ? -1 : int(at - op->saved.begin());
-    op->grads.push_back({arg, result, bool(passthrough), saved_at});
+    op->grads.push_back({arg, result, bool(passthrough), op->saved_position(arg)});
   });
+  op->program = program_of(*op, PyUnicode_AsUTF8(get(d, "program")));
   op->slow = Py_NewRef(get(d, "slow"));
   op->reference = Py_NewRef(get(d, "reference"));
   op->explain = Py_NewRef(get(d, "explain"));
@@ -356,6 +354,7 @@ PyMethodDef methods[] = {
     {"bare_launch", bare_launch, METH_O, nullptr},
     {"graph_function", graph::new_function, METH_VARARGS, nullptr},
     {"graph_add", graph::add_variant, METH_VARARGS, nullptr},
+    {"graph_guarded", graph::guarded, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,

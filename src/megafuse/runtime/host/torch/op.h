@@ -64,13 +64,13 @@ struct Op {
   std::string name;
   Functor functor;  // of pointwise and row-wise ops; a composite's passes have their own
   OpFamily family = OpFamily::kPointwise;
-  const Program* program = nullptr;
+  std::shared_ptr<const Program> program;
   std::vector<Arg> args;
-  std::vector<int> tensors;  // positions of tensor arguments, in the functor's order
-  std::vector<int> numbers;  // positions of kNumber and kInteger arguments, likewise
-  std::vector<int> choices;  // positions of kFlag and kChoice arguments, likewise
-  int outputs = 1;           // results that users see
-  int kept = 0;              // further results, for the backward alone
+  std::vector<int> tensors;          // positions of tensor arguments, in the functor's order
+  std::vector<int> numbers;          // positions of kNumber and kInteger arguments, likewise
+  std::vector<int> choices;          // positions of kFlag and kChoice arguments, likewise
+  int outputs = 1;                   // results that users see
+  std::vector<std::string> results;  // names of these, then of those kept for the backward alone
   at::ScalarType fixed_dtype = at::ScalarType::Undefined;  // of the output; else promoted
   int dtype_like = -1;   // the first argument is promoted as if it had this one's dtype
   int laid_out_as = -1;  // the argument whose order of dimensions in memory the output has
@@ -103,6 +103,22 @@ struct Op {
       if (args[i].name == argument) return int(i);
     TORCH_CHECK(false, "megafuse.", name, " has no argument ", argument);
   }
+  int result(const char* wanted) const {
+    for (size_t i = 0; i < results.size(); ++i)
+      if (results[i] == wanted) return int(i);
+    TORCH_CHECK(false, "megafuse.", name, " has no result ", wanted);
+  }
+  // Where the backward finds an argument or, as -1 - r, the r-th result; -1: it does not read it.
+  int saved_position(int source) const {
+    const auto at = std::find(saved.begin(), saved.end(), source);
+    return at == saved.end() ? -1 : int(at - saved.begin());
+  }
+  int gradient_of(int arg) const {
+    for (size_t i = 0; i < grads.size(); ++i)
+      if (grads[i].arg == arg) return int(i);
+    return -1;
+  }
+  int kept() const { return int(results.size()) - outputs; }
   bool differentiable() const { return !grads.empty(); }
   bool pointwise() const { return family == OpFamily::kPointwise; }
 };

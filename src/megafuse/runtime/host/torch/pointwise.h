@@ -7,6 +7,8 @@
 namespace megafuse {
 
 struct Pointwise : Program {
+  explicit Pointwise(const Op&) {}
+
   Results forward(const Call& call, const Agreement& agreement, const RandomState& random,
                   bool) const override {
     if (C10_LIKELY(!call.op->random)) return {megafuse::forward(call, agreement, random)};

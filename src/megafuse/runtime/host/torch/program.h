@@ -57,9 +57,7 @@ struct Program {
   // The outputs, then, if `keep`, the kept results.
   virtual Results forward(const Call&, const Agreement&, const RandomState&, bool keep) const = 0;
   virtual Gradients backward(const BackwardCall&) const = 0;
-
- protected:
-  ~Program() = default;  // programs are static: nobody deletes one
+  virtual ~Program() = default;
 };
 
 // What a program other than pointwise runs under: its own calls of PyTorch are neither recorded
@@ -80,7 +78,7 @@ inline Results run_forward(const Call& call, const Agreement& agreement, const R
     if (C10_LIKELY(op.pointwise())) return op.program->forward(call, agreement, random, keep);
     const Below below(op);
     Results results = op.program->forward(call, agreement, random, keep);
-    TORCH_INTERNAL_ASSERT(int(results.size()) >= op.outputs + (keep ? op.kept : 0));
+    TORCH_INTERNAL_ASSERT(int(results.size()) >= op.outputs + (keep ? op.kept() : 0));
     return results;
   } catch (const Unbuildable&) {
     op.unbuildable[agreement.device.is_cuda()] = true;

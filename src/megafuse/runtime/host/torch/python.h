@@ -70,7 +70,7 @@ inline Results call_reference(const Op& op, at::ArrayRef<c10::IValue> args, bool
   if (!op.pointwise())
     for (at::Tensor& t : results)
       t = op.laid_out_as < 0 ? t.contiguous() : laid_out_as(args[op.laid_out_as].toTensor(), t);
-  if (keep && op.kept) {
+  if (keep && op.kept()) {
     Owned kept(PyObject_CallObject(op.kept_like, tuple.object));
     for (at::Tensor& t : to_results(kept.object)) results.push_back(std::move(t));
   }

@@ -17,6 +17,8 @@ inline at::Tensor one_a_row(const at::Tensor& rows, bool use_double) {
 }
 
 struct Rows : Program {
+  explicit Rows(const Op&) {}
+
   // Kept: the results of row_result, one number a row each.
   Results forward(const Call& given, const Agreement& a, const RandomState& random,
                   bool keep) const override {
@@ -32,7 +34,7 @@ struct Rows : Program {
     bool use_double = false;
     for (int arg : op.tensors)
       use_double |= call.tensor[arg] && call.tensor[arg]->scalar_type() == at::kDouble;
-    for (int i = 0; i < (keep ? op.kept : 0); ++i) results.push_back(one_a_row(x, use_double));
+    for (int i = 0; i < (keep ? op.kept() : 0); ++i) results.push_back(one_a_row(x, use_double));
     if (x.numel() == 0) return results;
     Pass pass(to_functor, Family::kRowsForward, x.sizes(), a.device);
     for (int i = 0; i < op.outputs; ++i) pass.write(results[i], i);

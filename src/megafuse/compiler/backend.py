@@ -1,0 +1,126 @@
+"""`torch.compile(model, backend="megafuse")`: Dynamo's graphs as programs of fused kernels.
+
+Dynamo finds the graphs and guards them, AOTAutograd makes forward and backward of each, and every
+one of these becomes one C++ program (compile.py), as those of `fuse` do. A graph that cannot be one
+runs as it is, and says why once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from megafuse.compiler.compile import NotFused, OurMistake, only_device, planned
+from megafuse.graph.capture import Argument, Captured, Returned
+from megafuse.graph.guards import symbols_of
+from megafuse.graph.lowering import decompositions
+from megafuse.runtime import fallback, loader, progress
+
+Program = Callable[[list[Any]], Sequence[Any]]  # AOTAutograd's boxed convention
+
+
+def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """What torch.compile calls for each graph of Dynamo's."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    compiler = aot_autograd(
+        fw_compiler=_compiler("forward"),
+        bw_compiler=_compiler("backward"),
+        inference_compiler=_compiler("model"),
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    made: Callable[..., Any] = compiler(module, example_inputs)
+    return made
+
+
+def _compiler(name: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Program]:
+    def compile_graph(traced: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Program:
+        return program_of(traced, name)
+
+    return compile_graph
+
+
+def program_of(traced: torch.fx.GraphModule, name: str) -> Program:
+    """One of AOTAutograd's graphs as a C++ program, or as it is where there can be none."""
+    host = loader.load()
+    if host is None:  # it has said why
+        return _boxed(lambda args: traced(*args))
+    try:
+        with _disable_current_modes():  # AOTAutograd's, to which a constant's value is none
+            made = planned(_captured(traced), name, only_device(_values(traced)), "fused")
+    except NotFused as why:
+        _tell(why)
+        return _boxed(lambda args: traced(*args))
+    _, handle = host.graph_function(_Unexpected(traced), traced)
+    host.graph_add(handle, made.description)
+    return _boxed(host.graph_guarded(handle))
+
+
+def _boxed(call: Program) -> Program:
+    """AOTAutograd asks for the mark, and a function of C's cannot carry it."""
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        return call(args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+class _Unexpected:
+    """The program was made for the very graph that Dynamo guards: arguments always fit."""
+
+    def __init__(self, traced: torch.fx.GraphModule) -> None:
+        self.traced = traced
+
+    def __call__(self, *leaves: Any) -> Any:
+        shown = ", ".join(
+            f"{leaf.dtype} {tuple(leaf.shape)}" if isinstance(leaf, torch.Tensor) else repr(leaf)
+            for leaf in leaves
+        )
+        _tell(OurMistake(f"it does not take what it was made for: {shown}; please report this"))
+        return self.traced(*leaves)
+
+
+def _tell(why: NotFused) -> None:
+    if isinstance(why, OurMistake) and fallback.is_strict():
+        raise why
+    progress.logger.warning("megafuse: a graph of torch.compile runs unfused: %s", why)
+
+
+def _values(traced: torch.fx.GraphModule) -> list[Any]:
+    return [node.meta.get("val") for node in traced.graph.nodes]
+
+
+def _captured(traced: torch.fx.GraphModule) -> Captured:
+    """As capture() would have found it."""
+    placeholders = traced.graph.find_nodes(op="placeholder")
+    arguments = tuple(_argument(node) for node in placeholders)
+    outputs: Any = traced.graph.output_node().args[0]
+    return Captured(
+        arguments=arguments,
+        spec=pytree.tree_structure(tuple(range(len(arguments)))),
+        forward=traced,
+        returned=tuple(_returned(i, output) for i, output in enumerate(outputs)),
+        out_spec=pytree.tree_structure(tuple(range(len(outputs)))),
+        symbols=symbols_of([argument.value for argument in arguments]),
+    )
+
+
+def _argument(node: torch.fx.Node) -> Argument:
+    value = node.meta["val"]
+    if isinstance(value, torch.Tensor):
+        return Argument("tensor", node.name, value.detach())
+    return Argument("number", node.name, value)
+
+
+def _returned(place: int, output: Any) -> Returned:
+    if output is None:
+        return Returned("fixed", None)
+    value = output.meta["val"] if isinstance(output, torch.fx.Node) else output
+    return Returned("tensor" if isinstance(value, torch.Tensor) else "number", place)

@@ -1,0 +1,94 @@
+"""The functions of the suite `fuse` at odd shapes, held to float64 as fuzzed programs are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from megafuse.bench import fuse_suite
+from megafuse.bench.model_cases import CASES, KI, ODD, SIZES, Case, Draw
+from megafuse.compiler import Fused, fuse
+from megafuse.compiler.fuzz.judge import Noise, Results, Yardstick, wrong
+from megafuse.runtime import loader
+
+# Four kinds of views whose sizes torch's tracer writes in several ways.
+QUICK = ("packed_swiglu", "group_norm_silu", "rope_interleaved", "contrastive_rows")
+EACH = pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[] if str(c) in QUICK else pytest.mark.slow) for c in CASES],
+    ids=str,
+)
+DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> Iterator[None]:
+    host = loader.load()
+    if host is None:
+        pytest.skip("no C++ compiler")
+    host.poison_outputs(True)
+    yield
+    host.poison_outputs(False)
+
+
+def called(function: Any, args: list[Any]) -> Results:
+    """Results, then gradients of what requires them; cotangents are the same in every dtype."""
+    results = [t for t in pytree.tree_leaves(function(*args)) if isinstance(t, Tensor)]
+    wanted = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
+    if not wanted:
+        return list(results)
+    random = torch.Generator().manual_seed(len(results))
+    drawn = [torch.randn(r.shape, generator=random).bfloat16().to(r.dtype) for r in results]
+    return [*results, *torch.autograd.grad(results, wanted, drawn)]
+
+
+def widened(value: Any) -> Any:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return value.detach().double().requires_grad_(value.requires_grad)
+
+
+def judged(case: Case, fused: Fused, args: list[Any]) -> str | None:
+    def noisy(noise: Noise) -> Results:
+        def shaken(*given: Any) -> Any:
+            with noise:
+                return case.function(*given)
+
+        return called(shaken, args)
+
+    eager = called(case.function, args)
+    yardstick = Yardstick(eager, called(case.function, [widened(a) for a in args]), noisy)
+    taken = sum(isinstance(a, Tensor) and a.requires_grad for a in args)
+    names = [f"result {at}" for at in range(len(eager) - taken)]
+    names += [f"the gradient {at}" for at in range(taken)]
+    return wrong(names, called(fused, args), yardstick)
+
+
+@EACH
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_values_and_gradients(case: Case, dtype: torch.dtype) -> None:
+    fused = fuse(case.function)
+    for gradients in (False, True) if case.grads else (False,):
+        found = judged(case, fused, case.arguments(Draw(ODD, dtype), gradients))
+        assert found is None, found
+    assert fused.variants, fused.explain(*case.arguments(Draw(ODD, dtype), False))
+
+
+@EACH
+def test_another_batch_compiles_nothing(case: Case) -> None:
+    fused = fuse(case.function)
+    for sizes in (SIZES[KI], SIZES[KI].another_batch()):
+        args = case.arguments(Draw(sizes), False)
+        torch.testing.assert_close(fused(*args), case.function(*args))
+    assert len(fused.variants) == 1
+
+
+def test_every_function_is_there_once() -> None:
+    names = [str(case) for case in CASES]
+    assert len(set(names)) == len(names) >= 32
+    assert set(fuse_suite.SMALL) <= set(names)

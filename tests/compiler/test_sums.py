@@ -1,0 +1,199 @@
+"""Sums of generated kernels against float64, on the CPU; and that their CUDA sources compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from megafuse.compiler import fuse
+from megafuse.compiler.compile import compiled
+from megafuse.compiler.explain import symbols_of
+from megafuse.compiler.machine_code import compiled_for
+from megafuse.runtime import loader, nvrtc
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> Iterator[None]:
+    host = loader.load()
+    if host is None:
+        pytest.skip("no C++ compiler")
+    host.poison_outputs(True)
+    yield
+    host.poison_outputs(False)
+
+
+def products(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y).sum(0)
+
+
+def squared_error(x: Tensor, y: Tensor) -> Tensor:
+    return (x - y).square().mean()
+
+
+def images(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return (x * y).sum((0, 2, 3)), x - y
+
+
+def softmax_and_columns(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    p = torch.softmax(x, -1)
+    return p, (p * y).sum(0)
+
+
+def judge(made: Any, function: Callable[..., Any], args: tuple[Tensor, ...]) -> None:
+    """No further from float64 than twice eager, and a few roundings of the sum of magnitudes."""
+    eager = function(*args)
+    exact = function(*(t.double() for t in args))
+    if isinstance(made, Tensor):
+        made, eager, exact = (made,), (eager,), (exact,)
+    for mine, theirs, true in zip(made, eager, exact, strict=True):
+        assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+        assert mine.stride() == theirs.stride()
+        if mine.numel() == 0:
+            continue
+        room = 4 * torch.finfo(mine.dtype).eps * max(1.0, float(true.abs().max()))
+        worst = 2 * float((theirs.double() - true).abs().max()) + room
+        assert float((mine.double() - true).abs().max()) <= worst
+
+
+def both(function: Callable[..., Any], x: Tensor, y: Tensor) -> None:
+    fused = fuse(function)
+    judge(fused(x, y), function, (x, y))
+    assert not fused.explain(x, y).not_fused
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(1, 7), (33, 1), (513, 384), (7, 2880), (3, 50257)])
+def test_columns(rows: int, cols: int) -> None:
+    both(products, torch.randn(rows, cols), torch.randn(rows, cols))
+
+
+def test_everything() -> None:
+    both(squared_error, torch.randn(129, 1001), torch.randn(129, 1001))
+    both(lambda x, y: (x * y).sum(), torch.randn(100_003), torch.randn(100_003))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", [products, squared_error, softmax_and_columns])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("cols", [1, 7, 384, 2880])
+def test_dtypes(function: Callable[..., Any], dtype: torch.dtype, cols: int) -> None:
+    x, y = torch.randn(65, cols).to(dtype), torch.randn(65, cols).to(dtype)
+    if dtype == torch.float64:
+        torch.testing.assert_close(fuse(function)(x, y), function(x, y), rtol=1e-12, atol=1e-12)
+    else:
+        both(function, x, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(1, 5), (70, 7), (300, 63), (40, 1024), (2, 50257)])
+def test_rows_and_columns(shape: tuple[int, int]) -> None:
+    both(softmax_and_columns, torch.randn(shape), torch.randn(shape))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", [False, True])
+def test_images(last: bool) -> None:
+    x, y = torch.randn(3, 6, 9, 11), torch.randn(3, 6, 9, 11)
+    form = torch.channels_last if last else torch.contiguous_format
+    both(images, x.to(memory_format=form), y.to(memory_format=form))
+    both(images, x.to(memory_format=form)[:, ::2], y[:, ::2])
+
+
+@pytest.mark.slow
+def test_layouts_that_no_driver_walks_are_right_all_the_same() -> None:
+    x = torch.randn(8, 9, 100)
+    both(lambda x, m: (x * m).sum((0, 1)), x, torch.randn(8, 1, 1))
+    both(lambda x, m: (x * m).sum(0), x, torch.randn(100))
+    both(products, torch.randn(64, 100).t(), torch.randn(100, 64))
+    both(products, torch.randn(64, 100)[::3, ::2], torch.randn(22, 50))
+
+
+@pytest.mark.slow
+def test_an_index_in_the_terms() -> None:
+    def weighted(x: Tensor) -> tuple[Tensor, Tensor]:
+        place = torch.arange(x.shape[1])
+        return (x * place).sum(0), (x * place).sum()
+
+    for shape in ((40, 33), (3, 700)):
+        x = torch.randn(shape)
+        judge(fuse(weighted)(x), weighted, (x,))
+
+
+def test_no_rows_are_zeros() -> None:
+    fused = fuse(products)
+    for rows in (5, 0, 3):
+        x, y = torch.randn(rows, 6), torch.randn(rows, 6)
+        torch.testing.assert_close(fused(x, y), products(x, y))
+
+
+def test_nan_and_infinity_stay_in_their_columns() -> None:
+    x, y = torch.randn(70, 9), torch.rand(70, 9) + 0.5
+    x[3, 1], x[5, 4], x[6, 7] = float("nan"), float("inf"), float("-inf")
+    torch.testing.assert_close(fuse(products)(x, y), products(x, y), equal_nan=True)
+
+
+def test_two_threads_find_what_one_finds() -> None:
+    x, y = torch.randn(700, 130), torch.randn(700, 130)
+    fused, before = fuse(products), torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2, 2):
+            torch.set_num_threads(threads)
+            found.append(fused(x, y))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[1], found[2])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-6)
+
+
+def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), weight, bias)
+
+
+@pytest.mark.parametrize("shape", [(65, 48), (2, 9, 200)])
+def test_gradients_of_a_norm(shape: tuple[int, ...]) -> None:
+    cols = shape[-1]
+    args = [t.requires_grad_() for t in (torch.randn(shape), torch.randn(cols), torch.randn(cols))]
+    fused, grad = fuse(norm), torch.randn(shape)
+    made = torch.autograd.grad(fused(*args), args, grad)
+    exact = [t.detach().double().requires_grad_() for t in args]
+    true = torch.autograd.grad(norm(*exact), exact, grad.double())
+    for mine, right in zip(made, true, strict=True):
+        torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-5)
+    backward = fused.explain(*args).backward
+    assert backward is not None
+    (step,) = backward.steps
+    assert step.sums == ("grad of weight", "grad of bias")
+
+
+def test_explain_tells_the_sums() -> None:
+    x = torch.randn(6, 4)
+    text = str(fuse(products).explain(x, x))
+    assert "adds up, without storing the terms: result" in text
+    text = str(fuse(lambda x: (x * x).sum(1)).explain(torch.randn(3, 4, 5)))
+    assert "it sums dimensions that lie between others that stay" in " ".join(text.split())
+    text = str(fuse(lambda x: x.amax(0)).explain(x))
+    assert "reduces dimensions that are not the last, and is no sum" in " ".join(text.split())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(nvrtc.problem() is not None, reason="needs NVRTC")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("function", [products, squared_error, images, norm])
+def test_cuda_sources_compile(function: Callable[..., Any], dtype: torch.dtype) -> None:
+    shapes = {images: [(2, 6, 8, 8)] * 2, norm: [(64, 384), (384,), (384,)]}
+    args = [torch.randn(s, dtype=dtype) for s in shapes.get(function, [(64, 384)] * 2)]
+    if function is norm:
+        args = [t.requires_grad_() for t in args]
+    made = compiled(function, args, {}, "fused", torch.device("cuda"))
+    plans = [made.forward[1], *([made.backward[1]] if made.backward else [])]
+    summing = [kernel for plan in plans for kernel in plan.kernels if kernel.sums]
+    assert summing
+    for kernel in summing:
+        used = compiled_for(kernel, symbols_of(made, args, {}), "sm_75")
+        assert used.spilled == 0
+        assert used.instructions > 20

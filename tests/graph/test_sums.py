@@ -1,0 +1,127 @@
+"""Sums over rows and over everything: which kernel has them, and what is left to the library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from graph.test_partition import calls, check, kernels
+from graph.test_partition_shapes import backward_of
+from megafuse.graph.plan import Plan
+
+r = torch.randn
+
+
+def sums(plan: Plan) -> list[int]:
+    """How many each kernel has."""
+    return [len(kernel.sums) for kernel in plan.kernels]
+
+
+@pytest.mark.parametrize("dims", [0, (0, 1), (0, 1, 2), (0, 2), (1, 2), (0, 1, 2, 3), None])
+def test_no_term_is_written(dims: Any) -> None:
+    x = r(3, 5, 4) if dims != (0, 1, 2, 3) else r(3, 5, 4, 2)
+    plan = check(
+        lambda x, y: (x * y).sum() if dims is None else (x * y).sum(dims), x, r(x.shape[-1])
+    )
+    if dims == (1, 2):
+        assert (kernels(plan), calls(plan), sums(plan)) == (1, [], [0])  # a row
+    else:
+        assert (kernels(plan), calls(plan), sums(plan)) == (1, [], [1])
+
+
+def test_between_others_it_is_the_librarys() -> None:
+    plan = check(lambda x: (x * x).sum(1), r(3, 5, 4))
+    assert (kernels(plan), calls(plan)) == (1, ["aten::sum"])
+    # Of the same shape, but as memory has it the middle is first.
+    plan = check(lambda x: (x * x).sum(1), r(5, 3, 4).transpose(0, 1))
+    assert (kernels(plan), calls(plan)) == (1, [])
+
+
+def test_beside_whole_results() -> None:
+    def both(x: Any, y: Any) -> Any:
+        h = x * y
+        return torch.sin(h), h.sum(0), (h * h).sum(0)
+
+    plan = check(both, r(6, 4), r(6, 4))
+    assert (kernels(plan), sums(plan)) == (1, [2])
+
+
+def test_sums_over_other_dimensions_are_kernels_of_their_own() -> None:
+    plan = check(lambda x, y: ((x * y).sum(0), (x * y).sum()), r(6, 4), r(6, 4))
+    assert (kernels(plan), sums(plan), calls(plan)) == (2, [1, 1], [])
+
+
+def test_what_reads_a_sum_comes_after_it() -> None:
+    plan = check(lambda x: x - x.mean(0), r(6, 4))
+    assert (kernels(plan), sums(plan)) == (2, [1, 0])
+    assert [cut.reason for cut in plan.cuts] == ["a sum is known when its kernel is done"]
+
+
+def test_a_chain_of_sums() -> None:
+    plan = check(lambda x: x.var(0), r(6, 4))
+    assert (kernels(plan), calls(plan)) == (3, [])
+
+
+def test_unrelated_work_of_the_same_shape_stays_apart() -> None:
+    plan = check(lambda x, y: (x.exp().sum(0), torch.sin(y)), r(6, 4), r(6, 4))
+    assert sorted(sums(plan)) == [0, 1]
+
+
+def test_gradients_of_weights_are_in_the_kernel_of_the_rows() -> None:
+    def norm(x: Any, w: Any, b: Any) -> Any:
+        return torch.nn.functional.layer_norm(x, (8,), w, b)
+
+    args = [t.requires_grad_() for t in (r(2, 3, 8), r(8), r(8))]
+    plan, found, expected = backward_of(norm, *args)
+    torch.testing.assert_close(found, expected)
+    assert (kernels(plan), sums(plan), calls(plan)) == (1, [2], [])
+
+
+def test_rows_that_lie_beside_no_sum() -> None:
+    """Row by row along the last dimension, and summed along it as well: that is no column."""
+
+    def mixed(x: Any) -> Any:
+        p = torch.softmax(x, -1)
+        return p, p.sum(0), p.sum((0, 2))
+
+    plan = check(mixed, r(3, 4, 5))
+    assert sums(plan)[0] == 0
+    assert sum(sums(plan)) == 2
+
+
+def test_sixteen_bits_are_rounded_once() -> None:
+    x = r(64, 8).bfloat16()
+    plan = check(lambda x: (x * x).sum(0), x)
+    assert (kernels(plan), sums(plan)) == (1, [1])
+    (kernel,) = plan.kernels
+    (out,) = kernel.sums
+    assert out.buffer is not None
+    assert out.buffer.dtype == torch.bfloat16
+    assert [term.dtype for term in kernel.body.outputs] == ["Float"]
+
+
+def test_rows_of_memory_are_rows() -> None:
+    """Channels-last: the second dimension is the last in memory."""
+
+    def channel_norm(x: Any) -> Any:
+        centred = x - x.mean(1, keepdim=True)
+        return centred * torch.rsqrt(centred.square().mean(1, keepdim=True) + 1e-6)
+
+    images = r(2, 6, 4, 5).to(memory_format=torch.channels_last)
+    plan = check(channel_norm, images)
+    assert (kernels(plan), calls(plan), sums(plan)) == (1, [], [0])
+    plan = check(lambda x: torch.softmax(x, 0), r(5, 6).t())
+    assert (kernels(plan), calls(plan)) == (1, [])
+
+
+def test_a_part_of_the_domain_as_one_dimension_is_its_row() -> None:
+    """H and W of an image, reduced as one dimension."""
+
+    def pooled(x: Any) -> Any:
+        h = torch.sigmoid(x)
+        return h, h.flatten(2).sum(-1)
+
+    plan = check(pooled, r(2, 3, 4, 5))
+    assert (kernels(plan), calls(plan)) == (1, [])
