@@ -324,6 +324,41 @@ add("gradients", "softmax", SOFTMAX, sized((5, 130)), gradients=True)
 add("gradients", "gated", GATED, sized((5, 33), (5, 33), (33,)), gradients=True)
 add("gradients", "bf16", NORM, sized((6, 64), (64,), (64,), dtype=BF16), gradients=True)
 
+# ---- sums over other dimensions than the last: of columns, of everything, of what was broadcast
+
+add(
+    "sums",
+    "columns",
+    lambda x: (x * 2).sum(0),
+    sized((500, 24)),
+    sized((1000, 3)),
+    sized((40, 1000)),
+    sized((70, 64), dtype=BF16),
+    sized((300, 5), dtype=DOUBLE),
+    lambda: (normal(90, 20).t(),),
+)
+add("sums", "middle", lambda x: x.square().sum((0, 2)), sized((5, 6, 35)), sized((50, 64, 3)))
+add("sums", "all", lambda x: x.square().sum(), sized((70, 70)), sized((4, 5000)), sized((3,)))
+add("sums", "two", lambda x: (x.exp().sum(0), x.exp() + 1, (x * 3).sum(0)), sized((130, 36)))
+add("sums", "of_rows", lambda x: x.softmax(-1).mean(0), sized((100, 8)), sized((50, 300)))
+add(
+    "sums",
+    "layer_norm",
+    NORM,
+    *[sized((rows, n), (n,), (n,)) for rows, n in ((100, 8), (300, 100), (40, 1500), (2, 66_000))],
+    sized((90, 64), (64,), (64,), dtype=BF16),
+    gradients=True,
+)
+add(
+    "sums",
+    "broadcast",
+    lambda x, w: torch.tanh(x * w),
+    sized((5, 6, 35), (6, 1)),
+    sized((40, 6), (40, 1)),
+    sized((40, 64), ()),
+    gradients=True,
+)
+
 
 def with_nan(*shape: int) -> Tensor:
     x = normal(*shape)

@@ -30,14 +30,15 @@ struct Loaded {
   size_t bytes = 0;  // of its argument
 };
 
+// Which blocks of a launch run: where there are millions, the first and the last, or none.
+enum class Share : int { kAll, kEdges, kNone };
+
 struct Settings {
   Order order = Order::kForward;
   int multiprocessors = 4;
   unsigned most_shared = 48 << 10;  // bytes that a block may have
-  bool dry = false;                 // launches are remembered and not run
+  Share share = Share::kAll;
 };
-// Of the last launch: blocks along x and y, threads, bytes of shared memory.
-unsigned last_launch[4] = {};
 Settings settings;
 std::string last_mistake;
 std::mutex one_launch;
@@ -141,6 +142,7 @@ void run_blocks(Block& block, const Loaded& kernel, unsigned gx, unsigned gy, un
   const Piece declared = declared_shared(kernel.library);
   for (emulated_block.y = 0; emulated_block.y < gy; ++emulated_block.y)
     for (emulated_block.x = 0; emulated_block.x < gx; ++emulated_block.x) {
+      if (settings.share == Share::kEdges && emulated_block.x == 1) emulated_block.x = gx - 1;
       poison(declared);
       poison(dynamic);
       block.run(kernel.entry, params, threads, settings.order);
@@ -162,7 +164,7 @@ int launch(const Loaded& kernel, unsigned gx, unsigned gy, unsigned threads, uns
   }
   last_mistake = host_address(kernel, params[0]);
   if (!last_mistake.empty()) return kLaunchFailed;
-  if (settings.dry) return 0;
+  if (settings.share == Share::kNone) return 0;
   const Piece dynamic{shared ? Memory::get().allocate(shared) : nullptr, shared};
   emulated_shared = dynamic.data;
   running = block;
@@ -209,8 +211,7 @@ EXPORTED void emulated_machine(int multiprocessors, unsigned most_shared) {
   settings.most_shared = most_shared;
 }
 EXPORTED void emulated_order(int order) { settings.order = Order(order); }
-EXPORTED void emulated_dry(int dry) { settings.dry = dry; }
-EXPORTED const unsigned* emulated_last_launch() { return last_launch; }
+EXPORTED void emulated_share(int share) { settings.share = Share(share); }
 
 // ---- the driver's functions
 
@@ -245,8 +246,6 @@ EXPORTED int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned g
     last_mistake = wrong;
     return kInvalidValue;
   }
-  const unsigned now[] = {gx, gy, bx, shared};
-  std::copy_n(now, 4, last_launch);
   return launch(*static_cast<Loaded*>(function), gx, gy, bx, shared, params);
 }
 EXPORTED int cuMemsetD8Async(uint64_t address, unsigned char value, size_t bytes, void*) {

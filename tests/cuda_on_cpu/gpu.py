@@ -1,7 +1,7 @@
 """A GPU that this process thinks it has: CUDA tensors in host memory, kernels run by driver.cpp.
 
 Everything above the driver is real: capture, the cut, CUDA source, the host runtime's plan of each
-launch with its words. `install` cannot be undone, so it is for processes of their own (run.py).
+launch with its words. A Gpu is never taken back, so it is for processes of their own (run.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cuda_on_cpu.source import translate_headers, translated
 from megafuse.runtime import build, builders, cache, cpp, fallback, loader, sources
 
 HERE = Path(__file__).resolve().parent
+SHARES = ("all", "edges", "none")  # edges: the first block and the last
 ORDERS = ("forward", "reverse", "random")
 MULTIPROCESSORS = 4  # few, so that blocks take several turns
 # KiB of shared memory that a block may have, by compute capability.
@@ -38,7 +39,6 @@ class Gpu:
         self.sources: list[str] = []  # of kernels, as they were asked for
         self.driver = ctypes.CDLL(str(driver_library()), mode=ctypes.RTLD_GLOBAL)
         torch.ops.load_library(str(_device()))
-        self.driver.emulated_last_launch.restype = ctypes.POINTER(ctypes.c_uint)
         self.driver.emulated_machine(MULTIPROCESSORS, SHARED[sm] * 1024)
         self._pretend()
 
@@ -46,14 +46,9 @@ class Gpu:
         """In which the threads of a block take turns from now on."""
         self.driver.emulated_order(ORDERS.index(order))
 
-    def dry(self, dry: bool) -> None:
-        """Whether launches are planned and checked, but not run."""
-        self.driver.emulated_dry(int(dry))
-
-    def last_launch(self) -> tuple[int, int, int, int]:
-        """Blocks along x and y, threads a block, bytes of dynamic shared memory."""
-        x, y, threads, shared = self.driver.emulated_last_launch()[:4]
-        return x, y, threads, shared
+    def share(self, share: str) -> None:
+        """Which blocks of a launch run from now on."""
+        self.driver.emulated_share(SHARES.index(share))
 
     def _binary(self, source: str, *how: Any) -> bytes:
         self.sources.append(source)

@@ -21,10 +21,11 @@ ROWS = ((3, 1), (5, 8), (2, 2050), (20, 776), (20, 777), (3, 8200), (1, 20_003),
 def calls() -> Iterator[tuple[str, Case, Args]]:
     """What is called, in words, and with what."""
     for case in filter(runs_here, ALL):
+        yield "every choice", case, case.args(SHAPES[0], DTYPES[0], "cuda")
+    for case in filter(runs_here, ONE_EACH):
         for dtype in DTYPES:
             for shape in SHAPES:
                 yield f"{dtype} {shape}", case, case.args(shape, dtype, "cuda")
-    for case in filter(runs_here, ONE_EACH):
         yield from layouts(case)
         for shape in ROWS if case.op.family == "rows" else ():
             for dtype in DTYPES[:2]:

@@ -1,7 +1,7 @@
-"""Launches that are planned and not run: more elements than an emulator gets through.
+"""Launches that are planned and hardly run: more elements than an emulator gets through.
 
-The driver refuses grids, blocks and shared memory that no GPU has. Beyond that, every element must
-have a thread that gets to it, and offsets of 2³¹ and more need an index of 64 bits.
+The driver refuses grids, blocks and shared memory that no GPU has. Beyond that, offsets of 2³¹ and
+more need an index of 64 bits; where the first and the last block are run, they must stay inside.
 """
 
 from __future__ import annotations
@@ -26,35 +26,34 @@ def of(*shape: int, dtype: torch.dtype = BYTES) -> Draw:
     return lambda: (torch.empty(shape, dtype=dtype, device="cuda"),)
 
 
-# Name → function, arguments, elements of the index space, whether that needs 64 bits.
-PLANS: dict[str, tuple[Callable[..., Any], Draw, int, bool]] = {
-    "pointwise": (lambda x: x + 1, of(3 << 30), 3 << 30, True),
-    "just_below": (lambda x: x + 1, of((1 << 31) - (1 << 26)), (1 << 31) - (1 << 26), False),
-    "broadcast": (lambda x: x[:, None] + x, of(70_000), 70_000 * 70_000, True),
-    "rows": (lambda x: x.amax(-1), of(1 << 21, 2048), 1 << 32, True),
-    "many_rows": (lambda x: x.amax(-1), of(600_000_000, 2), 1_200_000_000, False),
-    "long_rows": (lambda x: x.amax(-1), of(2, 3 << 30), 3 << 31, True),
-    "more_rows_than_y_takes": (lambda x: x.argmax(-1), of(100_000, 40), 4_000_000, False),
-    "columns": (lambda x: x.float().sum(0), of(100_000, 640), 64_000_000, False),
+# Name → function, arguments, whether an index needs 64 bits, and which blocks are run.
+PLANS: dict[str, tuple[Callable[..., Any], Draw, bool, str]] = {
+    "pointwise": (lambda x: x + 1, of(3 << 30), True, "edges"),
+    "just_below": (lambda x: x + 1, of((1 << 31) - (1 << 26)), False, "edges"),
+    # 33,000² is above 2³⁰: one element a thread, and a grid of as many.
+    "turned": (lambda x: x + x.t(), of(33_000, 33_000), True, "edges"),
+    "turned_below": (lambda x: x + x.t(), of(32_000, 32_000), False, "edges"),
+    "broadcast": (lambda x: x[:, None] + x, of(70_000), True, "edges"),
+    "rows": (lambda x: x.amax(-1), of(1 << 21, 2048), True, "edges"),
+    "many_rows": (lambda x: x.amax(-1), of(600_000_000, 2), False, "edges"),
+    "rows_of_one": (lambda x: x.amax(-1), of(1_500_000_000, 1), True, "edges"),
+    "long_rows": (lambda x: x.amax(-1), of(2, 3 << 30), True, "none"),
+    "more_rows_than_y_takes": (lambda x: x.argmax(-1), of(100_000, 40), False, "edges"),
+    "columns": (lambda x: x.float().sum(0), of(100_000, 640), False, "none"),
 }
 
 
 def problems(gpu: Gpu) -> Iterator[tuple[str, str]]:
-    gpu.dry(True)
-    for name, (function, draw, elements, wide) in PLANS.items():
+    for name, (function, draw, wide, share) in PLANS.items():
+        gpu.share(share)
         gpu.sources.clear()
+        problem = ""
         try:
             with fallback.strict(), torch.no_grad():
                 fuse(function)(*draw())
-            yield name, told(gpu, elements, wide)
+            if wide != any(_WIDE.search(source) for source in gpu.sources):
+                problem = f"an index of {32 if wide else 64} bits"
         except Exception as error:
-            yield name, f"{type(error).__name__}: {error}"
-    gpu.dry(False)
-
-
-def told(gpu: Gpu, elements: int, wide: bool) -> str:
-    if not gpu.sources:
-        return "no kernel was asked for"
-    if wide != any(_WIDE.search(source) for source in gpu.sources):
-        return f"an index of {32 if wide else 64} bits for {elements} elements"
-    return ""
+            problem = f"{type(error).__name__}: {error}"
+        yield f"plans:{name}", problem if gpu.sources else f"no kernel was asked for. {problem}"
+    gpu.share("all")

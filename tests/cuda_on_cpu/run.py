@@ -76,10 +76,14 @@ def fuzzed(gpu: Gpu, index: int) -> str:
 
 def tried(gpu: Gpu, case: Case) -> str:
     """What is wrong, or nothing."""
+    host: Any = loader.load()
+    host.poison_outputs(True)
     try:
         return checked(gpu, case)
     except Exception as error:
         return "".join(traceback.format_exception(error)[-4:])
+    finally:
+        host.poison_outputs(False)
 
 
 def checked(gpu: Gpu, case: Case) -> str:
@@ -88,7 +92,6 @@ def checked(gpu: Gpu, case: Case) -> str:
     host: Any = loader.load()
     fused = fuse(case.function)
     runs = []
-    host.poison_outputs(True)
     for order in ORDERS:
         gpu.order(order)
         before = host.launch_count()
@@ -96,7 +99,6 @@ def checked(gpu: Gpu, case: Case) -> str:
             runs.append(results(fused, _on_gpu(case, given)))
         if (host.launch_count() > before) != case.fused:
             return "no kernel was launched" if case.fused else "it was fused"
-    host.poison_outputs(False)
     elsewhere = _devices(fused, case, given) != _devices(case.function, case, given)
     if elsewhere:
         return "a result is on another device than in eager"

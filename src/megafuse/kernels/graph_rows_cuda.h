@@ -217,10 +217,11 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     }
   }
 
-  // This block's row of partial sums.
+  // This block's row of partial sums. Several sums of a few hundred blocks with millions of columns
+  // each are more than 2^31 numbers, also where the elements themselves are fewer.
   template <int O>
   __device__ __forceinline__ typename Out<O>::T* partial(Index column) const {
-    return reinterpret_cast<typename Out<O>::T*>(words[O]) + Index(blockIdx.x) * stride(O, 1) +
+    return reinterpret_cast<typename Out<O>::T*>(words[O]) + i64(blockIdx.x) * stride(O, 1) +
            column;
   }
   template <int... O>

@@ -14,7 +14,7 @@ inline void choose_vectors(Request& request, Space& space) {
       request.across = true;
       request.vector = most;
     }
-    request.wide_index = needs_64_bits(space);
+    request.wide_index = needs_64_bits(space, space.numel / request.vector);
     return;
   }
   // On the CPU where a row is so short that a loop of its own costs more than it does.

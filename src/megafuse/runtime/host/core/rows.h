@@ -167,7 +167,7 @@ class RowPlan {
       request_.vector = widest;
       vectors = cols() / widest;
     }
-    request_.wide_index = needs_64_bits(space_);
+    request_.wide_index = needs_64_bits(space_, rows());
     request_.row_vectors = RowSize(vectors).rounded();
     request_.few_rows = rows() < 2 * multiprocessors(request_.device.index());
     const Compiled kernel = find_kernel(request_, space_);

@@ -204,9 +204,12 @@ inline bool cut_across(Space& space, int width) {
   return true;
 }
 
-// Whether an offset or index does not fit into 31 bits (with room for a grid's stride).
-inline bool needs_64_bits(const Space& space) {
+// Whether an offset or index does not fit into 31 bits. `turns`: what the threads of the whole grid
+// count, groups of elements or rows. A thread adds the grid's size, which may be as many again, to
+// its place before it sees that this is past the end.
+inline bool needs_64_bits(const Space& space, int64_t turns = 0) {
   constexpr int64_t limit = (int64_t(1) << 31) - (int64_t(1) << 25);
+  if (turns >= limit / 2) return true;
   if (space.numel >= limit) return true;
   for (int i = 0; i < space.operands; ++i) {
     int64_t last = 0;
