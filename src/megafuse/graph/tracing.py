@@ -178,6 +178,16 @@ def symbolic_kernels() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def no_hooks() -> Iterator[None]:
+    """Tensors that the trace saves are not for the caller's hooks, such as checkpoint's."""
+    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    try:
+        yield
+    finally:
+        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
+
+
 def wrapped(nested: Any) -> Any:
     """Every tensor as a functional one."""
     wrap: Callable[[torch.Tensor], torch.Tensor] = FunctionalTensor.to_functional
