@@ -127,6 +127,8 @@ class Watch(TorchFunctionMode):
             raise CaptureError(*_REFUSED.get(caller, _REFUSED[name]), origin.here())
         if name == "pad":
             _see_padding(*args, **(kwargs or {}))
+        if name == "take_along_dim":
+            func = _take_along_dim
         here = origin.here()
         traceback.set_stack_trace([origin.written(here)])
         result = func(*args, **(kwargs or {}))
@@ -160,6 +162,19 @@ def _see_padding(
                 "Padding size should be less than the corresponding input dimension, but got: "
                 f"padding {size} at dimension {x.dim() - 1 - at // 2} of size {there}"
             )
+
+
+def _take_along_dim(
+    x: torch.Tensor, indices: torch.Tensor, dim: int | None = None, **more: Any
+) -> torch.Tensor:
+    """As gather, which is what it is: torch's own reads sizes as ints."""
+    if dim is None or more or x.dim() != indices.dim() or not -x.dim() <= dim < x.dim():
+        return torch.take_along_dim(x, indices, dim, **more)
+    at = dim % x.dim()
+    others = [[*t.shape[:at], 1, *t.shape[at + 1 :]] for t in (x, indices)]
+    shape = list(torch.broadcast_shapes(*others))
+    x, indices = (t.expand([*shape[:at], t.shape[at], *shape[at + 1 :]]) for t in (x, indices))
+    return x.gather(at, indices)
 
 
 @contextmanager
