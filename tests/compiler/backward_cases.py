@@ -1,7 +1,7 @@
 """Small functions whose backward passes are of many kinds, each with two sets of arguments.
 
-What is a float tensor gets a gradient, unless its name begins with "k". The second set has other
-sizes, and should run what was compiled for the first.
+Every float tensor gets a gradient. The second set has other sizes, and should run what was compiled
+for the first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Case:
     function: Callable[..., Any]
     arguments: Arguments
     sizes: tuple[tuple[int, int], tuple[int, int]] = ((4, 6), (3, 9))
+    captures: int = 1  # 2 where torch's tracer reads sizes, 0 where it runs unfused
 
 
 def matrix(n: int, m: int) -> tuple[Tensor, ...]:
@@ -85,17 +86,17 @@ def itself_and_more(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return x, x + y, y
 
 
-def rotated(x: Tensor, k_cos: Tensor, k_sin: Tensor) -> Tensor:
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, -1)
-    return x * k_cos + torch.cat((-second, first), -1) * k_sin
+    return x * cos + torch.cat((-second, first), -1) * sin
 
 
-def dequantised(k_q: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-    return (k_q.float() - zero) * scale
+def dequantised(q: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    return (q.float() - zero) * scale
 
 
-def dequantised_groups(k_q: Tensor, scale: Tensor) -> Tensor:
-    groups = k_q.float().unflatten(-1, (scale.shape[-1], -1))
+def dequantised_groups(q: Tensor, scale: Tensor) -> Tensor:
+    groups = q.float().unflatten(-1, (scale.shape[-1], -1))
     return (groups * scale.unsqueeze(-1)).flatten(-2)
 
 
@@ -206,7 +207,7 @@ CASES: dict[str, Case] = {
     "diag_embed": Case(lambda x: x.diag_embed() * 2, matrix),
     # views
     "view": Case(lambda x: x.view(-1).sin(), matrix),
-    "reshape": Case(lambda x: x.exp().reshape(2, -1) * 2, matrix, ((4, 6), (2, 9))),
+    "reshape": Case(lambda x: x.exp().reshape(2, -1) * 2, matrix, ((4, 6), (8, 9))),
     "flatten a transposed": Case(lambda x: x.t().flatten() * 2, matrix),
     "transposed result": Case(lambda x: x.sin().t(), matrix),
     "permute": Case(lambda x: x.permute(2, 0, 1).exp(), lambda n, m: (torch.randn(2, n, m),)),
@@ -307,7 +308,7 @@ CASES: dict[str, Case] = {
     "median": Case(lambda x: x.median(-1).values.exp(), matrix),
     # library steps
     "cumsum": Case(lambda x: x.sin().cumsum(-1) * x, matrix),
-    "cumprod": Case(lambda x: x.cumprod(-1), matrix),
+    "cumprod": Case(lambda x: x.cumprod(-1), matrix, captures=2),
     "logcumsumexp": Case(lambda x: x.logcumsumexp(-1) * 2, matrix),
     "cummax": Case(lambda x: x.cummax(-1).values * x, matrix),
     "sort": Case(lambda x: x.sin().sort(-1).values * 2, matrix),
@@ -318,7 +319,7 @@ CASES: dict[str, Case] = {
         lambda n, m: (torch.randn(2, n, m), torch.randn(3, n, 3)),
         ((4, 6), (4, 9)),
     ),
-    "max_pool": Case(lambda x: F.max_pool1d(x[None].sin(), 2), matrix),
+    "max_pool": Case(lambda x: F.max_pool1d(x[None].sin(), 2), matrix, captures=2),
     "avg_pool": Case(lambda x: F.avg_pool1d(x[None].sin(), 2).exp(), matrix),
     "interpolate": Case(
         lambda x: F.interpolate(x[None].sin(), scale_factor=2.0, mode="nearest"), matrix
@@ -342,7 +343,10 @@ CASES: dict[str, Case] = {
     ),
     "norm of a matrix": Case(lambda x: torch.linalg.norm(x) * x, matrix),
     "inverse": Case(
-        lambda x: torch.linalg.inv(x + 9 * torch.eye(x.shape[0])) * 2, matrix, ((4, 4), (5, 5))
+        lambda x: torch.linalg.inv(x + 9 * torch.eye(x.shape[0])) * 2,
+        matrix,
+        ((4, 4), (5, 5)),
+        captures=0,
     ),
     # reductions
     "sum over rows": Case(lambda x: x.sin().sum(0), matrix),

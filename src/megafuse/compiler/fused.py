@@ -188,11 +188,9 @@ class _Shape:
             args, kwargs = self._arguments(leaves)
             try:
                 made = compiled(self.fused.function, args, kwargs, self.fused.rounding)
+                self._add(made)
             except NotFused as why:
                 return self._runs_unfused(kind, why, leaves)
-            host = loader.load()
-            assert host is not None
-            host.graph_add(self._handle, made.description)
             self.fused.variants.append(made)
             self._captured += 1
         self._capturing.now = True
@@ -200,6 +198,16 @@ class _Shape:
             return self.call(*leaves)
         finally:
             self._capturing.now = False
+
+    def _add(self, made: Compiled) -> None:
+        from megafuse.compiler.compile import OurMistake
+
+        host = loader.load()
+        assert host is not None
+        try:
+            host.graph_add(self._handle, made.description)
+        except Exception as error:  # the host does not take what was described
+            raise OurMistake(f"{error}; please report this") from error
 
     def _runs_unfused(self, kind: tuple[Any, ...], why: NotFused, leaves: tuple[Any, ...]) -> Any:
         """From now on, for arguments of this kind; said once."""

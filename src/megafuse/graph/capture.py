@@ -37,6 +37,7 @@ from megafuse.graph.tracing import (
     functional,
     is_number,
     is_written,
+    no_hooks,
     symbolic_kernels,
     unwrapped,
     wrapped,
@@ -131,7 +132,13 @@ def _capture(
         _argument(stand_ins, name, leaf, "number" in symbolic)
         for name, (_, leaf) in zip(names, paths, strict=True)
     )
-    with clear_errors(), stand_ins.mode, symbolic_kernels(), traceback.preserve_node_meta():
+    with (
+        clear_errors(),
+        stand_ins.mode,
+        symbolic_kernels(),
+        no_hooks(),
+        traceback.preserve_node_meta(),
+    ):
         captured = _Trace(function, arguments, spec, dict(decompositions)).captured()
     _refuse_shared_memory(captured, [leaf for _, leaf in paths])
     known = [argument.value for argument in arguments if argument.kind != "fixed"]

@@ -127,6 +127,8 @@ class Watch(TorchFunctionMode):
             raise CaptureError(*_REFUSED.get(caller, _REFUSED[name]), origin.here())
         if name == "pad":
             _see_padding(*args, **(kwargs or {}))
+        if name == "take_along_dim":
+            func = _take_along_dim
         here = origin.here()
         traceback.set_stack_trace([origin.written(here)])
         result = random_calls.replaced(func, args)(*args, **(kwargs or {}))
@@ -162,6 +164,19 @@ def _see_padding(
             )
 
 
+def _take_along_dim(
+    x: torch.Tensor, indices: torch.Tensor, dim: int | None = None, **more: Any
+) -> torch.Tensor:
+    """As gather, which is what it is: torch's own reads sizes as ints."""
+    if dim is None or more or x.dim() != indices.dim() or not -x.dim() <= dim < x.dim():
+        return torch.take_along_dim(x, indices, dim, **more)
+    at = dim % x.dim()
+    others = [[*t.shape[:at], 1, *t.shape[at + 1 :]] for t in (x, indices)]
+    shape = list(torch.broadcast_shapes(*others))
+    x, indices = (t.expand([*shape[:at], t.shape[at], *shape[at + 1 :]]) for t in (x, indices))
+    return x.gather(at, indices)
+
+
 @contextmanager
 def functional() -> Iterator[None]:
     """Operations in place on functional tensors become new values."""
@@ -176,6 +191,16 @@ def symbolic_kernels() -> Iterator[None]:
     ints, and then the graph is for these sizes alone. AOTAutograd traces so too."""
     with enable_python_dispatcher():  # type: ignore[no-untyped-call]
         yield
+
+
+@contextmanager
+def no_hooks() -> Iterator[None]:
+    """Tensors that the trace saves are not for the caller's hooks, such as checkpoint's."""
+    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    try:
+        yield
+    finally:
+        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
 
 
 def wrapped(nested: Any) -> Any:

@@ -49,6 +49,7 @@ inline bool are_plain(PyObject* const* objects, Py_ssize_t n) {
     if (!THPVariable_CheckTypeExact(Py_TYPE(objects[i]))) return false;
     const at::Tensor& t = THPVariable_Unpack(objects[i]);
     if (!is_supported(t) || !is_plain(t) || t.is_inference()) return false;
+    if (t._fw_grad(/*level=*/0).defined()) return false;
   }
   return true;
 }

@@ -115,6 +115,8 @@ inline c10::IValue parse_value(PyObject* object, const c10::TypePtr& type) {
   }
   if (THPDtype_Check(object)) return int64_t(Reader{object}.dtype());
   if (PyFloat_Check(object)) return PyFloat_AS_DOUBLE(object);
+  if (PyComplex_Check(object))
+    return c10::complex<double>(PyComplex_RealAsDouble(object), PyComplex_ImagAsDouble(object));
   const int64_t integer = Reader{object}.integer();
   return type->kind() == c10::TypeKind::FloatType ? c10::IValue(double(integer))
                                                   : c10::IValue(integer);
