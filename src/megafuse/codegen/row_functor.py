@@ -31,8 +31,11 @@ def write_row_functor(scope: Scope, lines: Lines, runs: bool = False) -> None:
 class _RowWriter:
     def __init__(self, scope: Scope, lines: Lines, runs: bool) -> None:
         found = [t for t in scope.order if isinstance(t, Fetched) and t.run is not None]
-        self.runs = {t: scope.names.fresh(t.name or default_name(t)) for t in found if runs}
-        self.phases = Phases(scope.body, self.runs)
+        self.fetched = found if runs else []
+        self.runs: dict[Term, str] = {
+            t: scope.names.fresh(t.name or default_name(t)) for t in self.fetched
+        }
+        self.phases = Phases(scope.body, self.fetched)
         self.scope, self.lines, phases = scope, lines, self.phases
         fields = [term for term in scope.order if phases.is_field(term)]
         self.row = {t: f"row.{scope.names.fresh(t.name or default_name(t))}" for t in fields}
@@ -90,9 +93,9 @@ class _RowWriter:
         if not self.runs:
             return
         self.lines.add(f"static constexpr int runs = {len(self.runs)};")
-        places = [str(term.run[0].operand) for term in self.runs if term.run is not None]
+        places = [str(term.run[0].operand) for term in self.fetched if term.run is not None]
         self.lines.add(f"static constexpr int run_along[] = {{{', '.join(places)}}};")
-        for number, term in enumerate(self.runs):
+        for number, term in enumerate(self.fetched):
             assert term.run is not None
             place, length = term.run
             body = self.lines.inner()
@@ -222,6 +225,6 @@ class _RowWriter:
             kind, _, word = parameter.rpartition(" ")
             parts.append(parameter if re.search(rf"\b{word}\b[.)]", text) else kind)
         inputs = "" if used is None else self.scope.parameters(used)
-        given = [] if used is None else [self._given(t, text) for t in self.runs]
+        given = [] if used is None else [self._given(t, text) for t in self.fetched]
         listed = ", ".join([*parts, *([inputs] if inputs else []), *given])
         self.lines.function(f"MF_INLINE {returns} {name}{listed}) const", body)

@@ -91,6 +91,7 @@ class IndexTerms:
         if len(found) != 1 or any(e.free_symbols & known for e in rest):
             return None
         length = found.pop().args[1] if b.rows == 1 else sympy.prod(b.shape[outer + 1 :])
+        length = sympy.sympify(length)  # sizes may be known
         if length.free_symbols & {*b.axes, *self.computed}:
             return None
         return self.walked(0, (*(0,) * outer, 1)), self.term(length)
@@ -100,7 +101,7 @@ class IndexTerms:
         b = self.builder
         outer = len(b.shape) - b.rows
         walk = (*(0,) * outer, 1)
-        place = self.walked(0, walk)
+        place: Term = self.walked(0, walk)
         step = sympy.prod(b.shape[dim + 1 :])
         if step != 1:
             place = self._prim("floor_div", place, self.term(step))

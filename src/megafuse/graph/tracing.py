@@ -189,7 +189,7 @@ def functional() -> Iterator[None]:
 def symbolic_kernels() -> Iterator[None]:
     """torch's Python kernels where it has some: they take symbolic sizes. Those in C++ read them as
     ints, and then the graph is for these sizes alone. AOTAutograd traces so too."""
-    with enable_python_dispatcher():  # type: ignore[no-untyped-call]
+    with enable_python_dispatcher():
         yield
 
 
