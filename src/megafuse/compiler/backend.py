@@ -18,6 +18,7 @@ from megafuse.compiler.compile import NotFused, OurMistake, only_device, planned
 from megafuse.graph.capture import Argument, Captured, Returned
 from megafuse.graph.guards import symbols_of
 from megafuse.graph.lowering import decompositions
+from megafuse.graph.random_calls import recomputable
 from megafuse.runtime import fallback, loader, progress
 
 Program = Callable[[list[Any]], Sequence[Any]]  # AOTAutograd's boxed convention
@@ -26,17 +27,24 @@ Program = Callable[[list[Any]], Sequence[Any]]  # AOTAutograd's boxed convention
 def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """What torch.compile calls for each graph of Dynamo's."""
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     compiler = aot_autograd(
         fw_compiler=_compiler("forward"),
         bw_compiler=_compiler("backward"),
         inference_compiler=_compiler("model"),
         decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=_cut,
     )
     made: Callable[..., Any] = compiler(module, example_inputs)
     return made
+
+
+def _cut(*joint: Any, **how: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """Where the fewest bytes are saved: random numbers are drawn again, not saved."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    with recomputable():
+        return min_cut_rematerialization_partition(*joint, **how)
 
 
 def _compiler(name: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Program]:
