@@ -123,3 +123,18 @@ def test_a_number_that_a_size_must_equal_is_checked() -> None:
     for wide, count in ((6, 6), (6, 5), (8, 8), (5, 6)):
         x = torch.randn(3, wide)
         torch.testing.assert_close(chosen(x, count), chosen.function(x, count))
+
+
+def test_a_backward_that_gets_sizes_as_numbers() -> None:
+    """The gradient of a mean has no shape of its own: what it needs is saved, a multiple too."""
+
+    @fuse
+    def mean(x: Tensor) -> Tensor:
+        one, other = x.chunk(2, -1)
+        return (one - other).mean()
+
+    for wide in (8, 30):
+        x = torch.randn(3, wide, requires_grad=True)
+        (mine,) = torch.autograd.grad(mean(x), x)
+        (want,) = torch.autograd.grad(mean.function(x), x)
+        torch.testing.assert_close(mine, want)

@@ -71,11 +71,12 @@ class Input(Value):
 class Number(Value):
     """The position-th argument, a Python number that comes anew with each call: shape ().
 
-    `symbol` is what expressions call it; None if the graph was made for one number only.
+    `symbol` is what expressions call it: s, or 2·s of a size that is saved; None if the graph was
+    made for one number only.
     """
 
     position: int
-    symbol: sympy.Symbol | None = None
+    symbol: sympy.Expr | None = None
 
 
 @dataclass(eq=False)

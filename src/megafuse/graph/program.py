@@ -53,8 +53,8 @@ class _Description:
         self.plan, self.graph, self.device, self.name = plan, graph, device, name
         self.code = Code()
         self.numbers: dict[Buffer, int] = {}
-        numbers = {v.symbol for v in graph.inputs if isinstance(v, Number) and v.symbol}
-        left = checked(guards, numbers)
+        known = [told(value.symbol) for value in graph.inputs if isinstance(value, Number)]
+        left = checked(guards, [found[0] for found in known if found is not None])
         self.guards = self.checks() + [self.code.slot(guard) for guard in left]
 
     def program(self) -> dict[str, Any]:

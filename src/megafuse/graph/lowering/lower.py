@@ -27,6 +27,7 @@ from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the tabl
 )
 from megafuse.graph.lowering.builder import SUPPORTED, Builder
 from megafuse.graph.lowering.table import RULES, NotLowered
+from megafuse.graph.multiples import told
 from megafuse.graph.names import Names
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -132,7 +133,7 @@ class _Lowering:
                 dtype=torch.float64 if floats else torch.int64,
                 shape=(),
                 position=position,
-                symbol=expr if isinstance(expr, sympy.Symbol) else None,
+                symbol=expr if told(expr) is not None else None,
             )
         self.inputs.append(self.builder.add(made, name))
         if isinstance(made, Input):
