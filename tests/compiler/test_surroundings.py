@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import io
+import logging
 import os
 import pickle
 import sys
@@ -368,6 +369,26 @@ def test_tensors_besides_the_arguments_are_refused() -> None:
 
 
 # ---- what cannot be traced
+
+
+def test_a_trace_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """torch logged a traceback where a Python kernel of its own met symbolic sizes in C++."""
+    x, y = inputs()
+    fused = fuse(lambda x, y: torch.lerp(x, y, 0.3))
+    with caplog.at_level(logging.WARNING):
+        torch.testing.assert_close(fused(x, y), torch.lerp(x, y, 0.3))
+        fused(x[:2], y)
+    assert not caplog.records
+    assert len(fused.variants) == 1
+
+
+def test_an_error_that_depends_on_values(caplog: pytest.LogCaptureFixture) -> None:
+    fused = fuse(lambda x: torch.linalg.inv(x) * 2)
+    with caplog.at_level(logging.WARNING):
+        torch.testing.assert_close(fused(torch.eye(3)), torch.eye(3) * 2)
+    assert __file__ in caplog.text  # the line that it is about
+    with pytest.raises(RuntimeError, match="singular"):
+        fused(torch.zeros(3, 3))
 
 
 def test_values_are_refused_with_the_line() -> None:

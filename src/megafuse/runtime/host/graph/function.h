@@ -1,7 +1,7 @@
 // A fused function as Python calls it: the variants captured so far, and what to do when none fits.
 #pragma once
 
-#include "graph/variant.h"
+#include "graph/run.h"
 #include "torch/plain.h"
 
 namespace megafuse::graph {
