@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -65,6 +66,15 @@ def test_value_and_gradients(dtype: torch.dtype, device: str) -> None:
         found.append([out.detach(), *grads])
     for ours, eager, exact in zip(*found, strict=True):
         check(ours, exact, eager)
+
+
+def test_its_name_is_enough() -> None:
+    if "megafuse" not in metadata.entry_points(group="torch_dynamo_backends").names:
+        pytest.skip("run from a checkout that is not installed")
+    x = torch.randn(5, 7)
+    call = torch.compile(lambda x: torch.tanh(x) * 2 + x, backend="megafuse")
+    torch.testing.assert_close(call(x), torch.tanh(x) * 2 + x)
+    assert launches(lambda: call(x)) == 1
 
 
 def test_graphs_run_as_programs() -> None:
