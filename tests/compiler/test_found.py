@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from megafuse.compiler import fuse
 from megafuse.compiler.fuzz import Argument, Program, check
@@ -159,3 +161,17 @@ ONE_LINERS = {
 def test_one_line(which: tuple[str, Argument]) -> None:
     statement, argument = which
     check(Program.of_source(f"def program(a0):\n{statement}\nreturn v0,", [argument]))
+
+
+def test_a_check_of_values_is_a_step() -> None:
+    """one_hot asserts that its classes are there, and gives nothing to anyone."""
+
+    def hot(x: Tensor, at: Tensor) -> Tensor:
+        return F.one_hot(at, 3) * x.exp()
+
+    fused = fuse(hot)
+    x, at = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
+    torch.testing.assert_close(fused(x, at), hot(x, at))
+    assert fused.variants
+    with pytest.raises(RuntimeError, match="smaller than num_classes"):
+        fused(x, at + 1)

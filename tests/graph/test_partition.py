@@ -196,7 +196,7 @@ ZOO: dict[Function, tuple[tuple[Any, ...], int]] = {
     rope: ((r(2, 4, 3, 8), r(2, 2, 3, 8), r(3, 8), r(3, 8)), 2),
     swiglu: ((r(5, 7), r(5, 7)), 1),
     adamw: ((r(9, 4), r(9, 4), r(9, 4), r(9, 4).abs(), 0.5, 3), 1),
-    group_norm: ((r(3, 4, 5, 2), r(4), r(4)), 2),  # until 2 · (n // 2) is n by a guard
+    group_norm: ((r(3, 4, 5, 2), r(4), r(4)), 1),
     causal: ((r(2, 5, 5),), 1),
     two_chains: ((r(5), r(7, 2)), 2),
     several: ((r(5, 7), r(5, 7)), 1),

@@ -123,7 +123,7 @@ class Body:
 
 
 def terms(body: Body) -> list[Term]:
-    """Every term once, each after its arguments."""
+    """Every term once, each after its arguments, with those that say how long a run is."""
     found: dict[Term, None] = {}
     stack = [(term, False) for term in reversed((*body.outputs, *body.row_outputs))]
     while stack:
@@ -132,7 +132,10 @@ def terms(body: Body) -> list[Term]:
             found[term] = None
         elif term not in found:
             stack.append((term, True))
-            stack.extend((arg, False) for arg in reversed(arguments(term)) if arg not in found)
+            needed = arguments(term)
+            if isinstance(term, Fetched) and term.run is not None:
+                needed = (*needed, *term.run)
+            stack.extend((arg, False) for arg in reversed(needed) if arg not in found)
     return list(found)
 
 

@@ -232,12 +232,17 @@ def _differs(target: Any) -> bool:
 # The dead
 
 
+def has_effect(value: Value) -> bool:
+    """Whether it is run for what it does: it writes, or gives nothing, as a check does."""
+    schema = getattr(getattr(value, "target", None), "_schema", None)
+    return schema is not None and (schema.is_mutable or not schema.returns)
+
+
 def dead(graph: Graph) -> Graph:
     """Without the values that no output needs. Inputs stay."""
     alive: set[Value] = {out for out in graph.outputs if out is not None}
     for value in reversed(graph.values):
-        effect = isinstance(value, Extern) and getattr(value.target, "_schema", None) is not None
-        if effect and value.target._schema.is_mutable:  # type: ignore[attr-defined]
+        if has_effect(value):
             alive.add(value)
         if value in alive:
             alive.update(value.operands)

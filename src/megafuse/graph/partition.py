@@ -18,6 +18,7 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from megafuse.graph.affine import contiguous
+from megafuse.graph.clean import has_effect
 from megafuse.graph.cluster import Cluster
 from megafuse.graph.clusters import Clusters
 from megafuse.graph.cost import Device, moves, recomputes
@@ -290,8 +291,7 @@ def _live(graph: Graph) -> list[Value]:
     """The values that outputs need, and what has an effect."""
     alive: set[Value] = {out for out in graph.outputs if out is not None}
     for value in reversed(graph.values):
-        schema = getattr(getattr(value, "target", None), "_schema", None)
-        if schema is not None and schema.is_mutable:
+        if has_effect(value):
             alive.add(value)
         if value in alive:
             alive.update(value.operands)

@@ -279,9 +279,11 @@ MF_INLINE float sigmoid(float x) {
 }
 MF_INLINE double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-// E + E E / (1 - E), E = (1 - e^-2y) / 2, y = |x|: equals E / (1 - E), but the quotient's error
-// fades with y. E = s q + (1 - s) / 2 with s = 2^n and q = (1 - e^-2r) / 2 fitted in relative
-// terms: for small y, n is 0 and q is E, so no digit cancels and no second formula is needed.
+// E + E E / (1 - E), E = (1 - w) / 2, w = e^-2y, y = |x|: equals E / (1 - E), but the quotient's
+// error fades with y. E = s q + (1 - s) / 2 with s = 2^n and q = (1 - e^-2r) / 2 fitted in relative
+// terms: for small y, n is 0 and q is E, so no digit cancels. From y = 0.87 on 1 - 2 w / (1 + w) is
+// nearer, 0.5 to 1 ulp in place of 2: E is rounded below 1/2, which counts four times in the
+// result, and most in the little that 1 - tanh^2 leaves of it.
 MF_INLINE float tanh(float x) {
   constexpr float magic = 0x1.8p23f + 127.0f;
   float y = min(abs(x), 10.0f);
@@ -290,8 +292,12 @@ MF_INLINE float tanh(float x) {
   float r = fma(shifted - magic, 0.5f * ln2, y);
   float g = polynomial(r, -0.99999994f, 0.666661859f, -0.333339572f, 0.133860022f,
                        -0.0443826728f);  // tanh
-  float e = fma(s, fma(r * r, g, r), fma(s, -0.5f, 0.5f));
-  return copysign(fma(e, quotient(e, 1.0f - e), e), x);
+  float q = fma(r * r, g, r);
+  float e = fma(s, q, fma(s, -0.5f, 0.5f));
+  float w = fma(s, -2.0f * q, s);
+  bool far = s < 0.2f;
+  float part = quotient(select(far, w, e), select(far, fma(w, 0.5f, 0.5f), 1.0f - e));
+  return copysign(fma(select(far, -1.0f, e), part, select(far, 1.0f, e)), x);
 }
 MF_INLINE double tanh(double x) {
 #if MF_ON_GPU

@@ -220,7 +220,7 @@ class _Lowering:
             raise NotImplementedError(f"{node.target} leaves {self.device}")
 
     def extern(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
-        leaves, spec = pytree.tree_flatten(node.meta["val"])
+        leaves, spec = pytree.tree_flatten(node.meta.get("val"))  # a check has none
         first = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
         made = Extern(
             dtype=torch.float32 if first is None else first.dtype,
