@@ -7,7 +7,6 @@ import functools
 import logging
 import pickle
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,17 +14,8 @@ import torch
 from torch import Tensor
 
 from megafuse.compiler import Fused, fuse
-from megafuse.runtime import loader
 
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    host = loader.load()
-    if host is None:
-        pytest.skip("no C++ compiler")
-    host.poison_outputs(True)
-    yield
-    host.poison_outputs(False)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 def scaled(x: Tensor, y: Tensor, scale: float = 2.0) -> Tensor:

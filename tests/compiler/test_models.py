@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from megafuse.bench import fuse_suite
 from megafuse.bench.model_cases import CASES, KI, ODD, SIZES, Case, Draw
 from megafuse.compiler import Fused, fuse
 from megafuse.compiler.fuzz.judge import Noise, Results, Yardstick, wrong
-from megafuse.runtime import loader
 
 # Four kinds of views whose sizes torch's tracer writes in several ways.
 QUICK = ("packed_swiglu", "group_norm_silu", "rope_interleaved", "contrastive_rows")
@@ -26,14 +24,7 @@ EACH = pytest.mark.parametrize(
 DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
 
 
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    host = loader.load()
-    if host is None:
-        pytest.skip("no C++ compiler")
-    host.poison_outputs(True)
-    yield
-    host.poison_outputs(False)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 def called(function: Any, args: list[Any]) -> Results:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
 from megafuse.compiler import fuse
-from megafuse.runtime import loader
 
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    host = loader.load()
-    if host is None:
-        pytest.skip("no C++ compiler")
-    host.poison_outputs(True)
-    yield
-    host.poison_outputs(False)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 def rotate_half(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

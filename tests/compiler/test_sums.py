@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,17 +14,9 @@ from megafuse.compiler import fuse
 from megafuse.compiler.compile import compiled
 from megafuse.compiler.explain import symbols_of
 from megafuse.compiler.machine_code import compiled_for
-from megafuse.runtime import loader, nvrtc
+from megafuse.runtime import nvrtc
 
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    host = loader.load()
-    if host is None:
-        pytest.skip("no C++ compiler")
-    host.poison_outputs(True)
-    yield
-    host.poison_outputs(False)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 def products(x: Tensor, y: Tensor) -> Tensor:
