@@ -196,6 +196,7 @@ torch.library.opcheck(torch.ops.megafuse.hardswish_scale.default, (inside, 1.7))
 """
 
 
+@pytest.mark.slow
 def test_walk_adds_an_op(tmp_path):
     files = walk()
     assert [Path(path).suffix for path, _ in files] == [".h", ".py"]

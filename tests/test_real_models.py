@@ -277,6 +277,7 @@ def test_lora_refuses_a_layer_with_an_activation_inside() -> None:
 # ---- training
 
 
+@pytest.mark.slow
 def test_training(one: Family, device: str) -> None:
     """20 steps of AdamW: the loss curve keeps the error rule, against training in float64.
 

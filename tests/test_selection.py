@@ -146,6 +146,7 @@ def test_it_does_not_depend_on_the_process():
     assert seed_of("tests/test_x.py::test_a") == 0x74B34558, "as on every machine"
 
 
+@pytest.mark.slow
 def test_a_seed_can_be_given_or_drawn():
     this = f"{HERE / 'test_selection.py'}::test_the_seed_comes_from_the_tests_id"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from megafuse.runtime import loader
+from megafuse.runtime import cpp, loader
 
 
 @pytest.fixture
@@ -18,3 +18,11 @@ def poisoned() -> Iterator[None]:
     host.poison_outputs(True)
     yield
     host.poison_outputs(False)
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Kernels compile in less time, and run slower: where there are many, each for one call."""
+    cpp.compile_hastily(True)
+    yield
+    cpp.compile_hastily(False)

@@ -21,7 +21,6 @@ EACH = pytest.mark.parametrize(
     [pytest.param(c, marks=[] if str(c) in QUICK else pytest.mark.slow) for c in CASES],
     ids=str,
 )
-DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
 
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -61,8 +60,17 @@ def judged(case: Case, fused: Fused, args: list[Any]) -> str | None:
 
 
 @EACH
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_values_and_gradients(case: Case, dtype: torch.dtype) -> None:
+def test_values_and_gradients(case: Case) -> None:
+    check(case, torch.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES[::3], ids=str)
+def test_in_16_bits(case: Case, hasty: None) -> None:
+    check(case, torch.bfloat16)
+
+
+def check(case: Case, dtype: torch.dtype) -> None:
     fused = fuse(case.function)
     for gradients in (False, True) if case.grads else (False,):
         found = judged(case, fused, case.arguments(Draw(ODD, dtype), gradients))

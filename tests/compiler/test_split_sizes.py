@@ -67,15 +67,8 @@ def test_pairs(dtype: torch.dtype) -> None:
         same(pairs, args, fused)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        torch.float32,
-        pytest.param(torch.bfloat16, marks=pytest.mark.slow),
-        pytest.param(torch.float16, marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_weights_of_groups(dtype: torch.dtype) -> None:
     """Runs of 323, 35, 2 and 1024 elements have one weight; the row is long, odd or short."""
     fused = fuse(group_norm)

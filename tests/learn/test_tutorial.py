@@ -48,6 +48,7 @@ def test_all_steps_piped():
     assert "of the library's rate" in text
 
 
+@pytest.mark.slow
 def test_without_a_compiler(tmp_path):
     ran = run(*QUICK, PATH=str(tmp_path), CXX="")
     assert ran.returncode == 0, ran.stderr

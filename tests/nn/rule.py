@@ -16,6 +16,7 @@ import copy
 from collections.abc import Sequence
 
 import torch
+from contract.eager import eagerly
 from contract.rules import BEHIND_RELU, FLOOR, MOST, WORST
 from torch import Tensor, nn
 
@@ -58,19 +59,23 @@ def check_module(
         twin = copy.deepcopy(twin).float()
     sources = [f"input {i}" for i in range(len(inputs))]
     sources += [name for name, _ in ours.named_parameters()]
-    probe = None
-    results = []
-    for module, like in ((ours, dtype), (twin, next_narrower(dtype)), (exact, torch.float64)):
+    probe: list[Tensor] = []
+
+    def run(module: nn.Module, like: torch.dtype) -> list[Tensor]:
         device = "cpu" if module is exact else inputs[0].device
         args = [t.detach().to(device, like).requires_grad_() for t in inputs]
         outs = _tuple(module(*args))
-        if probe is None:
-            probe = [torch.randn(out.shape).to(dtype) for out in outs]
+        if not probe:
+            probe.extend(torch.randn(out.shape).to(dtype) for out in outs)
         wanted = [*args, *module.parameters()]
         grads = torch.autograd.grad(
             outs, wanted, [p.to(o) for p, o in zip(probe, outs, strict=True)]
         )
-        results.append([*outs, *grads])
+        return [*outs, *grads]
+
+    results = [run(ours, dtype), eagerly(run)(twin, next_narrower(dtype))]
+    results.append(run(exact, torch.float64))
+    outs = probe
     names = [f"output {i}" for i in range(len(outs))]
     names += [f"the gradient of {source}" for source in sources]
     for i, (name, *each) in enumerate(zip(names, *results, strict=True)):
