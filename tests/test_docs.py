@@ -136,7 +136,13 @@ def test_readme_quick_start_is_two_commands():
     assert [line.split("#")[0].strip() for line in first] == ["make demo", "make test"]
 
 
-@EACH
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(text, id=name, marks=[] if name in ("README", "fuse") else pytest.mark.slow)
+        for name, text in GUIDES.items()
+    ],
+)
 def test_python_runs(text, tmp_path):
     script = tmp_path / "blocks.py"
     script.write_text(

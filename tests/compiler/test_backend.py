@@ -270,7 +270,7 @@ def _logits_and_gradients(
     return [logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
-# Encoders, decoders, both; norms of each kind, rotary or learnt positions; the others are their like.
+# Encoders, decoders, both; norms of each kind, rotary or learnt positions: others are like these.
 MODELS = ("BERT", "GPT-2", "Llama", "Qwen3", "Gemma", "T5", "ViT")
 
 
