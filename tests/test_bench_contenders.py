@@ -84,6 +84,7 @@ def test_the_modes_of_compile(monkeypatch, name, mode):
     assert contender.replays_graph == (name == "compile-graphs" and torch.cuda.is_available())
 
 
+@pytest.mark.slow
 def test_compile_gives_the_same_result():
     x = torch.randn(1000)
     made = of_op(OP, "cpu", ["compile"])[1].make()

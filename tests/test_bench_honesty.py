@@ -49,6 +49,7 @@ def judged(cheat: Callable[..., Any], device: str, x: Tensor | None = None, **ho
     return entry
 
 
+@pytest.mark.slow
 def test_honest_work_passes(device: str) -> None:
     entry = judged(lambda x: x.exp().mul_(2), device)
     assert entry.error is None

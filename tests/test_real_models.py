@@ -172,6 +172,7 @@ def test_cast_afterwards(family: Family, cast: str) -> None:
         check("the logits", got, expected, seen(logits(plain.double(), wide), inputs))
 
 
+@pytest.mark.slow
 def test_generates(family: Family) -> None:
     if not family.causal:
         pytest.skip("it does not generate")

@@ -56,6 +56,7 @@ def test_opcheck(case: Case, device: str) -> None:
     torch.library.opcheck(case.op.overload, tuple(args), test_utils=checks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", shaped(ALL), ids=str)
 def test_opcheck_of_what_is_kept(case: Case, device: str) -> None:
     """With nothing to differentiate, and (where the op keeps results) with `keep`."""
@@ -65,6 +66,7 @@ def test_opcheck_of_what_is_kept(case: Case, device: str) -> None:
         torch.library.opcheck(case.op.overload, (*args, True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", shaped(ONE_EACH), ids=str)
 def test_opcheck_of_each_argument_in_turn(case: Case, device: str) -> None:
     args = case.args((4, 6), device=device)
@@ -78,6 +80,7 @@ def test_opcheck_of_each_argument_in_turn(case: Case, device: str) -> None:
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", pointwise(ONE_EACH), ids=str)
 def test_opcheck_of_layouts(case: Case, device: str) -> None:
     """The fake tensor has the strides that the kernel gives."""
@@ -115,6 +118,7 @@ class Recorded(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
 def test_opcheck_of_backward(case: Case, device: str) -> None:
     """Its fake has the shapes, dtypes and strides of the real one, whatever was broadcast."""
@@ -175,6 +179,7 @@ def test_compile_with_inductor(name: str, device: str) -> None:
     compiled_like_eager(case, device, "inductor", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_compiled_graph_holds_our_op(case: Case, device: str) -> None:
     seen: list[str] = []
@@ -243,6 +248,7 @@ def test_export(case: Case, strict: bool, device: str) -> None:
     close(case, program.module()(*tensors(args)), case.op.reference(*args))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [*pointwise(ONE_EACH_DIFFERENTIABLE)[:2], *shaped(ONE_EACH)], ids=str
 )

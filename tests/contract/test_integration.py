@@ -131,6 +131,7 @@ def test_per_sample_gradients(case: Case, device: str) -> None:
     torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.slow
 @differentiable
 def test_hessian(case: Case, device: str) -> None:
     """Reverse mode over reverse mode, with a vmap around it."""

@@ -137,6 +137,7 @@ def test_check_is_remembered_until_the_file_changes(learner, capsys):
     assert folder.state(EXERCISES["functor"]) == "new"
 
 
+@pytest.mark.slow
 def test_check_as_a_person_runs_it(tmp_path):
     """Piped, in a process of its own; a missing file is the starter, and fails."""
     command = [sys.executable, "-m", "megafuse", "learn", "count_bytes", "--check"]

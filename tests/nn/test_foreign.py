@@ -203,6 +203,7 @@ def test_copies_and_pickles(make, kind: str) -> None:
         assert not {id(p) for p in again.parameters()} & {id(p) for p in made.parameters()}
 
 
+@pytest.mark.slow
 @recognised
 def test_compiles(make, kind: str) -> None:
     made = converted(make().eval())

@@ -318,6 +318,7 @@ def test_compile_a_block_with_dropout(backend: str, device: str) -> None:
             torch.testing.assert_close(compiled(x), block(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @each
 def test_export(case: Case) -> None:
