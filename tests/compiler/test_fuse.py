@@ -6,13 +6,13 @@ import copy
 import functools
 import logging
 import pickle
-import threading
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from compiler.at_once import at_once
 from megafuse.compiler import Fused, fuse
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -250,21 +250,12 @@ def test_only_one_of_two_results_is_used() -> None:
 
 def test_threads_call_at_once() -> None:
     fused = fuse(scaled)
-    failed: list[BaseException] = []
 
     def call(rows: int) -> None:
-        try:
-            for _ in range(20):
-                same(fused, torch.randn(rows, 5), torch.randn(5), float(rows))
-        except BaseException as error:
-            failed.append(error)
+        for _ in range(20):
+            same(fused, torch.randn(rows, 5), torch.randn(5), float(rows))
 
-    threads = [threading.Thread(target=call, args=(n,)) for n in range(2, 8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    at_once(call, range(2, 8))
     assert len(fused.variants) == 1
 
 

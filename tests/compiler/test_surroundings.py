@@ -10,7 +10,6 @@ import logging
 import os
 import pickle
 import sys
-import threading
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from compiler.at_once import at_once
 from megafuse.compiler import fuse
 from megafuse.graph.capture import CaptureError
 
@@ -179,25 +179,16 @@ def test_copied_and_pickled(function: Any) -> None:
 
 def test_eight_threads() -> None:
     fused = fuse(gated)
-    failed: list[BaseException] = []
 
     def call(n: int) -> None:
-        try:
-            for _ in range(10):
-                given = (
-                    torch.randn(n + 2, 6, requires_grad=True),
-                    torch.randn(6, requires_grad=True),
-                )
-                torch.testing.assert_close(both(fused, given), both(gated, given))
-        except BaseException as error:
-            failed.append(error)
+        for _ in range(10):
+            given = (
+                torch.randn(n + 2, 6, requires_grad=True),
+                torch.randn(6, requires_grad=True),
+            )
+            torch.testing.assert_close(both(fused, given), both(gated, given))
 
-    threads = [threading.Thread(target=call, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    at_once(call, range(8))
     assert len(fused.variants) == 1
 
 

@@ -41,15 +41,21 @@ inline PyObject* returned(const Variant& variant, const std::vector<at::Tensor>&
   return PyObject_CallOneArg(variant.unflatten, leaves.object);
 }
 
+// Whether a tensor is one with memory, of torch's own class.
+inline bool is_real(PyObject* object) {
+  if (!THPVariable_CheckTypeExact(Py_TYPE(object))) return false;
+  const at::Tensor& t = THPVariable_Unpack(object);
+  return is_supported(t) && is_plain(t);
+}
+
 // Whether the direct path is for these: plain tensors, with nothing switched on that watches.
 inline bool are_plain(PyObject* const* objects, Py_ssize_t n) {
   if (!only_plain_modes() || autocast_is_on(kAutocast)) return false;
   for (Py_ssize_t i = 0; i < n; ++i) {
     if (!THPVariable_Check(objects[i])) continue;
-    if (!THPVariable_CheckTypeExact(Py_TYPE(objects[i]))) return false;
+    if (!is_real(objects[i])) return false;
     const at::Tensor& t = THPVariable_Unpack(objects[i]);
-    if (!is_supported(t) || !is_plain(t) || t.is_inference()) return false;
-    if (t._fw_grad(/*level=*/0).defined()) return false;
+    if (t.is_inference() || t._fw_grad(/*level=*/0).defined()) return false;
   }
   return true;
 }

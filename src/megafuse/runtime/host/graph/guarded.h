@@ -6,17 +6,6 @@
 
 namespace megafuse::graph {
 
-// Dynamo has seen to modes and autocast: only stand-ins must not come here.
-inline bool are_real(PyObject* const* objects, Py_ssize_t n) {
-  for (Py_ssize_t i = 0; i < n; ++i) {
-    if (!THPVariable_Check(objects[i])) continue;
-    if (!THPVariable_CheckTypeExact(Py_TYPE(objects[i]))) return false;
-    const at::Tensor& t = THPVariable_Unpack(objects[i]);
-    if (!is_supported(t) || !is_plain(t)) return false;
-  }
-  return true;
-}
-
 inline PyObject* call_guarded(PyObject* self, PyObject* list) {
   HANDLE_TH_ERRORS
   Function& function = function_of(self);
@@ -26,7 +15,10 @@ inline PyObject* call_guarded(PyObject* self, PyObject* list) {
   const Py_ssize_t n = PyTuple_GET_SIZE(leaves->object);
   const std::shared_ptr<const Variant> variant = function.variants.front();
   c10::SmallVector<Leaf, 64> found;
-  if (!are_real(objects, n)) return PyObject_CallObject(function.reference, leaves->object);
+  // Dynamo has seen to modes and autocast: only stand-ins must not come here.
+  for (Py_ssize_t i = 0; i < n; ++i)
+    if (THPVariable_Check(objects[i]) && !is_real(objects[i]))
+      return PyObject_CallObject(function.reference, leaves->object);
   if (!fits(*variant, objects, n, found))
     return PyObject_CallObject(function.capture, leaves->object);
   Run run(variant, found);
