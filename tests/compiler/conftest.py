@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from megafuse.runtime import cpp, loader
 
@@ -26,3 +27,20 @@ def hasty() -> Iterator[None]:
     cpp.compile_hastily(True)
     yield
     cpp.compile_hastily(False)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Where there is a GPU, every test here runs a second time, with its tensors there."""
+    if torch.cuda.is_available() and "device" not in metafunc.fixturenames:
+        on_gpu = pytest.param("cuda", marks=pytest.mark.cuda)
+        metafunc.parametrize("placed", ["cpu", on_gpu], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def placed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tensors that are made without a device are made on this one. A default device would be a
+    mode, and functions that are called under a mode are a case of their own."""
+    on_gpu = getattr(request, "param", "cpu") == "cuda"
+    torch.set_default_tensor_type(torch.cuda.FloatTensor if on_gpu else torch.FloatTensor)
+    yield
+    torch.set_default_tensor_type(torch.FloatTensor)
