@@ -205,7 +205,7 @@ def test_modes_without_gradients(mode: Callable[[], Any]) -> None:
 def test_autocast() -> None:
     call = compiled(block)
     args = [torch.randn(s) for s in ((9, 48), (48, 48), (48,), (48,))]
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, torch.bfloat16):
         ours, theirs = call(*args), block(*args)
     assert ours.dtype == theirs.dtype
     torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)

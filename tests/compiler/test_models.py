@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from megafuse.bench import fuse_suite
-from megafuse.bench.model_cases import CASES, KI, ODD, SIZES, Case, Draw
+from megafuse.bench.model_cases import CASES, KI, ODD, SIZES, Case, Draw, Sizes
 from megafuse.compiler import Fused, fuse
 from megafuse.compiler.fuzz.judge import Noise, Results, Yardstick, wrong
 
@@ -33,9 +33,16 @@ def called(function: Any, args: list[Any]) -> Results:
     wanted = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
     if not wanted:
         return list(results)
-    random = torch.Generator().manual_seed(len(results))
-    drawn = [torch.randn(r.shape, generator=random).bfloat16().to(r.dtype) for r in results]
+    random = torch.Generator(results[0].device).manual_seed(len(results))
+    drawn = [
+        torch.randn(r.shape, generator=random, device=r.device).bfloat16().to(r.dtype)
+        for r in results
+    ]
     return [*results, *torch.autograd.grad(results, wanted, drawn)]
+
+
+def drawn(sizes: Sizes, dtype: torch.dtype = torch.float32) -> Draw:
+    return Draw(sizes, dtype, torch.get_default_device().type)
 
 
 def widened(value: Any) -> Any:
@@ -95,16 +102,16 @@ def test_in_16_bits(case: Case, hasty: None) -> None:
 def check(case: Case, dtype: torch.dtype) -> None:
     fused = fuse(case.function)
     for gradients in (False, True) if case.grads else (False,):
-        found = judged(case, fused, case.arguments(Draw(ODD, dtype), gradients))
+        found = judged(case, fused, case.arguments(drawn(ODD, dtype), gradients))
         assert found is None, found
-    assert fused.variants, fused.explain(*case.arguments(Draw(ODD, dtype), False))
+    assert fused.variants, fused.explain(*case.arguments(drawn(ODD, dtype), False))
 
 
 @EACH
 def test_another_batch_compiles_nothing(case: Case) -> None:
     fused = fuse(case.function)
     for sizes in (SIZES[KI], SIZES[KI].another_batch()):
-        args = case.arguments(Draw(sizes), False)
+        args = case.arguments(drawn(sizes), False)
         torch.testing.assert_close(fused(*args), case.function(*args))
     assert len(fused.variants) == 1
 

@@ -41,7 +41,7 @@ FUNCTIONS = [matmul_gelu, linear_gelu, addmm_silu, batched]
 
 
 def arguments(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
     shapes = (33, 65), (17, 65), (17,)
     return tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes)  # type: ignore[return-value]
 

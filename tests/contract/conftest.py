@@ -10,7 +10,7 @@ import torch
 from megafuse.runtime import loader
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def poisoned_outputs() -> Iterator[None]:
     """The host runtime fills what it allocates: NaN in floats, −1 in integers."""
     host = loader.load()

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from contract.cases import (
@@ -24,6 +23,7 @@ from contract.cases import (
     wanting_grad,
 )
 from megafuse import OPS
+from megafuse.bench.traffic import watch
 from megafuse.runtime import loader
 
 
@@ -36,12 +36,7 @@ def launched(device: str, work: Callable[[], object]) -> int:
         before = host.launch_count()
         work()
         return host.launch_count() - before
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
-        work()
-        torch.cuda.synchronize()
-    on_gpu = [e for e in found.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    names = [e.name for e in on_gpu if not e.name.startswith(("Memcpy", "Memset"))]
+    names = [k for k in watch(work, device).kernels if not k.startswith(("Memcpy", "Memset"))]
     print(*names, sep="\n")
     return len(names)
 
@@ -62,24 +57,33 @@ def usual_dtype(case: Case, device: str) -> torch.dtype:
     return torch.bfloat16 if attends and device == "cuda" else torch.float32
 
 
+WHOLE, ODD = (64, 64), (1000, 33)
+
+
+def usual_shape(case: Case) -> tuple[int, int]:
+    """Attention's keys are three more than its queries here, and up to 64 of them are ours."""
+    return (60, 64) if case.name == "attention" else WHOLE
+
+
 def takes_torchs_attention(case: Case, device: str, shape: tuple[int, ...]) -> bool:
     """Long or odd."""
-    return usual_dtype(case, device) == torch.bfloat16 and shape != (64, 64)
+    return usual_dtype(case, device) == torch.bfloat16 and shape == ODD
 
 
-@pytest.mark.parametrize("shape", [(64, 64), (1000, 33)])
+@pytest.mark.parametrize("shape", [WHOLE, ODD])
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_forward_launches(case: Case, shape: tuple[int, ...], device: str) -> None:
     if takes_torchs_attention(case, device, shape):
         pytest.skip("torch's own attention, whose launches we do not count")
     if device == "cpu" and case not in one_pass(ALL):
         pytest.skip("what a composite launches on the CPU is not what its cost is about")
+    shape = usual_shape(case) if shape == WHOLE else shape
     args = case.args(shape, usual_dtype(case, device), device)
     count = launched(device, lambda: case.op.fused(*args))
     if case in one_pass(ALL):
         assert count == case.op.cost(*args).launches == 1
     else:
-        check_composite(case, count, case.op.cost(*args).launches, aligned=shape == (64, 64))
+        check_composite(case, count, case.op.cost(*args).launches, aligned=shape != ODD)
 
 
 @pytest.mark.parametrize("case", ONE_EACH_DIFFERENTIABLE, ids=str)
@@ -87,7 +91,9 @@ def test_backward_launches(case: Case, device: str) -> None:
     """Gradients of whole tensors: one launch for all of them, or none where they pass through."""
     if device == "cpu" and case not in one_pass(ONE_EACH):
         pytest.skip("what a composite launches on the CPU is not what its cost is about")
-    args = full_args(case, (64, 64), usual_dtype(case, device), device)
+    args = full_args(case, usual_shape(case), usual_dtype(case, device), device)
+    if case.name == "dropout_add":
+        args[2] = 0.5  # with 0, the sample's, both gradients are the result's
     fresh = [
         a.detach() if n.name == "mask" and isinstance(a, Tensor) else a  # its gradient is eager's
         for n, a in zip(case.op.arguments, wanting_grad(case, args), strict=True)

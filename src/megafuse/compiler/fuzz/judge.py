@@ -70,7 +70,8 @@ class Noise(TorchFunctionMode):
 
     def shaken(self, made: torch.Tensor) -> torch.Tensor:
         eps = torch.finfo(made.dtype).eps * self.size
-        r = torch.randint(-1, 2, made.shape, generator=self.random).to(made.device, made.dtype)
+        r = torch.randint(-1, 2, made.shape, generator=self.random, device="cpu")
+        r = r.to(made.device, made.dtype)
         return made * (1 + r * eps)
 
 
