@@ -13,6 +13,7 @@ from families import FAMILIES, Family
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from compiler.placed import here
 from megafuse.compiler.backend import backend
 from megafuse.runtime import cpp, fallback, generated, loader
 
@@ -205,7 +206,7 @@ def test_modes_without_gradients(mode: Callable[[], Any]) -> None:
 def test_autocast() -> None:
     call = compiled(block)
     args = [torch.randn(s) for s in ((9, 48), (48, 48), (48,), (48,))]
-    with torch.autocast(torch.get_default_device().type, torch.bfloat16):
+    with torch.autocast(here().type, torch.bfloat16):
         ours, theirs = call(*args), block(*args)
     assert ours.dtype == theirs.dtype
     torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)

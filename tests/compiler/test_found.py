@@ -173,5 +173,7 @@ def test_a_check_of_values_is_a_step() -> None:
     x, at = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
     torch.testing.assert_close(fused(x, at), hot(x, at))
     assert fused.variants
+    if x.is_cuda:
+        return  # the GPU's own check ends the process
     with pytest.raises(RuntimeError, match="smaller than num_classes"):
         fused(x, at + 1)

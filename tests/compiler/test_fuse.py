@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from compiler.at_once import at_once
+from compiler.placed import here
 from megafuse.compiler import Fused, fuse
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -276,7 +277,7 @@ def test_autocast() -> None:
     fused = fuse(layer)
     x, w = torch.randn(8, 16), torch.randn(16, 4)
     plain = same(fused, x, w)
-    with torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16):
+    with torch.autocast(here().type, dtype=torch.bfloat16):
         cast = fused(x, w)
         expected = layer(x, w)
     assert cast.dtype == expected.dtype == torch.bfloat16

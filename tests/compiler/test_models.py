@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from compiler.placed import here
 from megafuse.bench import fuse_suite
 from megafuse.bench.model_cases import CASES, KI, ODD, SIZES, Case, Draw, Sizes
 from megafuse.compiler import Fused, fuse
@@ -42,7 +43,7 @@ def called(function: Any, args: list[Any]) -> Results:
 
 
 def drawn(sizes: Sizes, dtype: torch.dtype = torch.float32) -> Draw:
-    return Draw(sizes, dtype, torch.get_default_device().type)
+    return Draw(sizes, dtype, here().type)
 
 
 def widened(value: Any) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import megafuse as mf
+from compiler.placed import here
 from megafuse.graph.capture import capture
 from megafuse.graph.clean import clean
 from megafuse.graph.lowering import decompositions, lower
@@ -41,7 +42,7 @@ FUNCTIONS = [matmul_gelu, linear_gelu, addmm_silu, batched]
 
 
 def arguments(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
+    generator = torch.Generator(here()).manual_seed(0)
     shapes = (33, 65), (17, 65), (17,)
     return tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes)  # type: ignore[return-value]
 

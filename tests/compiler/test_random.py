@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import megafuse as mf
+from compiler.placed import here
 from megafuse.compiler.fused import Fused
 from megafuse.graph import draws, philox
 from megafuse.graph.plan import Call, Kernel
@@ -149,7 +150,7 @@ def test_gradient_of_a_row_wise_function_draws_again() -> None:
     weight = torch.randn(40, 130)
     out = seeded(fused, x, 0.3)
     (grad,) = torch.autograd.grad(out, x, weight)
-    state = seeded(draws.ops.state, torch.get_default_device())
+    state = seeded(draws.ops.state, here())
     index = torch.arange(x.numel()).reshape(x.shape)
     first, second = (
         philox.uniform(state[0], state[1] + k, index, torch.float32).double() for k in range(2)
@@ -221,7 +222,7 @@ def test_normal(ones: Tensor, dtype: torch.dtype) -> None:
 def test_kernels_draw_what_the_reference_draws(kind: str, dtype: torch.dtype) -> None:
     x = torch.zeros(37, 53, dtype=dtype)
     out = seeded(mf.fuse({"uniform": uniform, "normal": normal}[kind]), x)
-    state = seeded(draws.ops.state, torch.get_default_device())
+    state = seeded(draws.ops.state, here())
     index = torch.arange(x.numel()).reshape(x.shape)
     expected = getattr(philox, kind)(state[0], state[1], index, dtype)
     if kind == "uniform":
@@ -258,7 +259,7 @@ def test_what_else_draws(ones: Tensor) -> None:
 
 
 def test_a_generator_of_the_user_s_stays_the_source(ones: Tensor) -> None:
-    generator = torch.Generator(torch.get_default_device())
+    generator = torch.Generator(here())
 
     def noisy(x: Tensor) -> Tensor:
         return x + torch.bernoulli(x * 0.5, generator=generator)

@@ -190,6 +190,15 @@ def test_constants_are_folded() -> None:
     assert [v.value for v in graph.values if isinstance(v, Constant)] == [6.0]
 
 
+def test_factors_of_one_are_dropped() -> None:
+    softplus = compare.lowered(torch.nn.functional.softplus, torch.randn(4))
+    assert "mul" not in kinds(softplus)
+    assert "div" not in kinds(softplus)
+    wider = compare.lowered(lambda x: x * torch.ones(3, 1), torch.randn(4))
+    assert wider.outputs[0].shape == (3, 4)
+    compare.check(lambda x: (1 * x / 1.0, 1 / x, x * 1.5), torch.randn(4))
+
+
 def test_casts_that_lose_nothing_are_joined() -> None:
     there_and_back = compare.lowered(lambda x: x.float().bfloat16(), torch.randn(4).bfloat16())
     assert kinds(there_and_back) == ["Input"]

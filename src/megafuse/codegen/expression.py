@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from megafuse.codegen.body import Applied, Fetched, Reduced, Term, Written
+from megafuse.codegen.body import Applied, Fetched, Reduced, Scalar, Term, Written
 from megafuse.codegen.variant import STORAGE
 
 _ATOM, _UNARY = 100, 90
@@ -31,6 +31,11 @@ _NARROW = {"Half", "BFloat16"}
 _EXACT = frozenset(
     {"neg", "abs", "sign", "minimum", "maximum", "fmin", "fmax", "copysign", "where"}
     | {"floor", "ceil", "trunc", "round"}
+)
+# Of 16-bit floats these are done in a few instructions: kernels/brief.h.
+_BRIEF = frozenset(
+    {"div", "reciprocal", "sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p"}
+    | {"sigmoid", "tanh"}
 )
 
 
@@ -63,7 +68,7 @@ def expression(term: Term, args: list[Text], slots: dict[int, str], rounds: bool
     if isinstance(term, Fetched):
         return _fetch(term, args, slots)
     assert isinstance(term, Applied), f"no expression: {term}"
-    made = _applied(term, args)
+    made = _applied(term, args, rounds)
     if rounds and term.dtype in _NARROW and term.prim.name not in _EXACT | {"cast"}:
         return Text(f"rounded<{storage(term.dtype)}>({made.code})")
     return made
@@ -110,7 +115,7 @@ def _float_literal(value: float, kind: str) -> Text:
     return Text(digits + ("f" if kind == "float" else ""), _UNARY if negative else _ATOM)
 
 
-def _applied(term: Applied, args: list[Text]) -> Text:
+def _applied(term: Applied, args: list[Text], rounds: bool) -> Text:
     name = term.prim.name
     of = term.args[0].dtype  # what it is done in; `gives` may be bool
     if name == "cast":
@@ -119,6 +124,10 @@ def _applied(term: Applied, args: list[Text]) -> Text:
         return args[0]
     if term.prim.name in _COMPARES and of in _NARROW:
         args = [_as_compared(arg, text) for arg, text in zip(term.args, args, strict=True)]
+    if name == "div" and _is_of_the_call(term.args[1]):
+        return Text(f"over({args[0].code}, {args[1].code})")
+    if name in _BRIEF and of in _NARROW and not rounds:
+        return Text(f"brief::{name}({', '.join(a.code for a in args)})")
     if name in _INFIX and (of in _FLOATS or _INFIX[name][1] < 70):
         sign, binds = _INFIX[name]
         # Both sides of & and | in parentheses unless they are names: nobody knows that table.
@@ -135,6 +144,13 @@ def _applied(term: Applied, args: list[Text]) -> Text:
         name = f"{name}<{register(term.dtype)}>"
     called = "select" if name == "where" else name
     return Text(f"{called}({', '.join(a.code for a in args)})")
+
+
+def _is_of_the_call(term: Term) -> bool:
+    """Whether it is a float that the user wrote or passed, no element of a tensor."""
+    while isinstance(term, Applied) and term.prim.name in ("cast", "demote"):
+        term = term.args[0]
+    return isinstance(term, (Scalar, Written)) and term.dtype in _FLOATS
 
 
 def _as_compared(term: Term, text: Text) -> Text:

@@ -123,8 +123,16 @@ def _captured(traced: torch.fx.GraphModule) -> Captured:
 def _argument(node: torch.fx.Node) -> Argument:
     value = node.meta["val"]
     if isinstance(value, torch.Tensor):
-        return Argument("tensor", node.name, value.detach())
+        return Argument("tensor", node.name, value.detach(), anywhere=_is_seed(node))
     return Argument("number", node.name, value)
+
+
+def _is_seed(node: torch.fx.Node) -> bool:
+    """What an attention of torch's keeps of the random numbers for its backward: on the GPU or not,
+    whatever its stand-in says, and read by that backward alone."""
+    readers = {str(user.target) for user in node.users}
+    of_attention = all("attention" in name and "backward" in name for name in readers)
+    return bool(readers) and of_attention and not node.meta["val"].is_floating_point()
 
 
 def _returned(place: int, output: Any) -> Returned:

@@ -223,4 +223,5 @@ def _expected(argument: Any) -> tuple[Any, ...]:
         real = isinstance(argument.value, (float, torch.SymFloat))
         return ("real",) if real else ("integer",)
     fake = argument.value
-    return "tensor", fake.dtype, str(fake.device), fake.dim(), fake.requires_grad
+    device = "" if argument.anywhere else str(fake.device)
+    return "tensor", fake.dtype, device, fake.dim(), fake.requires_grad

@@ -55,6 +55,7 @@ class Argument:
     kind: Literal["tensor", "number", "fixed"]
     name: str
     value: Any  # a fake tensor, a SymInt or SymFloat, or the fixed value itself
+    anywhere: bool = False  # on whatever device
 
 
 @dataclass(frozen=True)

@@ -80,10 +80,10 @@ def _copied(value: Value, made: dict[Value, Value]) -> Any:
 
 
 def simpler(graph: Graph) -> Graph:
-    """Folds constants, drops casts and expansions that do nothing, and joins views of views."""
+    """Folds constants, joins views of views, drops casts, factors and expansions that do nothing."""
 
     def step(value: Value) -> Value:
-        for attempt in (_no_cast, _folded, _without_expansions, _joined, _no_mask):
+        for attempt in (_no_cast, _folded, _no_factor, _without_expansions, _joined, _no_mask):
             found = attempt(value)
             if found is not None:
                 return found
@@ -135,6 +135,19 @@ def _folded(value: Value) -> Value | None:
             return None
         result = evaluate_prim(value.prim.name, numbers).to(held)
     return Constant(result.item(), dtype=value.dtype, shape=())
+
+
+def _no_factor(value: Value) -> Value | None:
+    """x times 1, and x over 1: softplus and its like have a factor that is 1 as a rule."""
+    if not isinstance(value, Pointwise) or value.prim.name not in ("mul", "div"):
+        return None
+    x, factor = value.inputs
+    if value.prim.name == "mul" and isinstance(x, Constant):
+        x, factor = factor, x
+    if not isinstance(factor, Constant) or isinstance(factor.value, sympy.Basic):
+        return None
+    is_all = x.dtype == value.dtype and same_shape(x.shape, value.shape)
+    return x if factor.value == 1 and is_all else None
 
 
 def _without_expansions(value: Value) -> Value | None:

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "activations.h"
+#include "brief.h"
 #include "integers.h"
 #include "logarithms.h"
 #include "special.h"
@@ -100,6 +101,17 @@ MF_INLINE F silu_slope(F x) {
 }
 
 // ---- two operands
+
+// a / b, for a b that is the same all over the call. On the GPU by its reciprocal, as PyTorch's own
+// kernels divide by a number there.
+template <class F>
+MF_INLINE F over(F a, F b) {
+#if MF_ON_GPU
+  return a * (F(1) / b);
+#else
+  return a / b;
+#endif
+}
 
 // NaN if either is.
 MF_INLINE float maximum(float a, float b) {

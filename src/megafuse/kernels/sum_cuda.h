@@ -95,11 +95,18 @@ struct SumCuda : PointwiseCuda<K, kVector, 1, Index> {
     (finish_columns<O>(k, kept, x, y), ...);
   }
 
+  // One for all sums, whatever their number. + 1: rows start in different banks.
+  using Tile = F[kTall][kWide][kVector + 1];
+  __device__ __forceinline__ static Tile& tile_of_block() {
+    __shared__ Tile tile;
+    return tile;
+  }
+
   template <int O>
   __device__ __forceinline__ void finish_columns(Index k, Index kept, int x, int y) {
     if constexpr (Out<O>::walk == 'r') {
-      __shared__ F tile[kTall][kWide][kVector + 1];  // + 1: rows start in different banks
-      __syncthreads();
+      Tile& tile = tile_of_block();
+      __syncthreads();  // the sum before this one has been read
 #pragma unroll
       for (int v = 0; v < kVector; ++v) tile[y][x][v] = sums[O][v];
       __syncthreads();

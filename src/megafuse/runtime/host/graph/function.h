@@ -117,7 +117,9 @@ inline Expected parse_expected(Reader r) {
     return expected;
   }
   if (kind != "tensor") return {kind == "real" ? Expected::Kind::kReal : Expected::Kind::kInteger};
-  return {Expected::Kind::kTensor, r[1].dtype(), c10::Device(r[2].text()), r[3].integer(),
+  const std::string device = r[2].text();
+  return {Expected::Kind::kTensor, r[1].dtype(),
+          device.empty() ? std::nullopt : std::optional(c10::Device(device)), r[3].integer(),
           r[4].flag()};
 }
 

@@ -10,7 +10,7 @@ struct Expected {
   enum class Kind : uint8_t { kTensor, kInteger, kReal, kFixed };
   Kind kind;
   at::ScalarType dtype = at::kFloat;
-  c10::Device device{at::kCPU};
+  std::optional<c10::Device> device;  // none: wherever it is
   int64_t dim = 0;
   bool requires_grad = false;
   PyObject* fixed = nullptr;
@@ -99,7 +99,7 @@ inline bool fits(const Variant& variant, PyObject* const* objects, Py_ssize_t n,
         if (!THPVariable_CheckTypeExact(Py_TYPE(object))) return false;
         const at::Tensor& t = THPVariable_Unpack(object);
         if (t.scalar_type() != expected.dtype || t.dim() != expected.dim ||
-            t.device() != expected.device)
+            (expected.device && t.device() != *expected.device))
           return false;
         if ((variant.differentiates || variant.indifferent) &&
             t.requires_grad() != expected.requires_grad)
