@@ -44,7 +44,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def placed(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tensors that are made without a device are made on this one. A default device would be a
     mode, and functions that are called under a mode are a case of their own."""
-    on_gpu = getattr(request, "param", "cpu") == "cuda"
-    torch.set_default_tensor_type(torch.cuda.FloatTensor if on_gpu else torch.FloatTensor)
+    if getattr(request, "param", "cpu") == "cpu":
+        yield
+        return
+    torch.set_default_tensor_type(torch.cuda.FloatTensor)
     yield
     torch.set_default_tensor_type(torch.FloatTensor)
