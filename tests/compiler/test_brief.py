@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from compiler.placed import here
 from torch import Tensor
 
+from compiler.placed import here
 from megafuse.compiler import fuse
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from megafuse.compiler import fuse
 from megafuse.compiler.fuzz import Argument, Program, check
+from megafuse.graph import torch_versions
 
 
 def test_a_reduction_of_one_element_in_16_bits() -> None:
@@ -173,7 +174,7 @@ def test_a_check_of_values_is_a_step() -> None:
     x, at = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
     torch.testing.assert_close(fused(x, at), hot(x, at))
     assert fused.variants
-    if x.is_cuda:
+    if x.is_cuda or torch_versions.LOSES_CHECKS:
         return  # the GPU's own check ends the process
     with pytest.raises(RuntimeError, match="smaller than num_classes"):
         fused(x, at + 1)

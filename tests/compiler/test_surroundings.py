@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from compiler.at_once import at_once
 from compiler.placed import here
 from megafuse.compiler import fuse
+from megafuse.graph import torch_versions
 from megafuse.graph.capture import CaptureError
 
 
@@ -60,7 +61,9 @@ def test_compiled(fullgraph: bool, backend: str) -> None:
 def test_a_compiled_module_that_holds_one() -> None:
     module = Holder()
     x = torch.randn(3, 6)
-    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    # Before 2.12, Dynamo looks in the class for what is a method of the object's own, and breaks.
+    whole = torch.torch_version.TorchVersion(torch.__version__) >= (2, 12)
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=whole)
     torch.testing.assert_close(compiled(x), module(x))
 
 
@@ -383,7 +386,8 @@ def test_an_error_that_depends_on_values(caplog: pytest.LogCaptureFixture) -> No
     fused = fuse(lambda x: torch.linalg.inv(x) * 2)
     with caplog.at_level(logging.WARNING):
         torch.testing.assert_close(fused(torch.eye(3)), torch.eye(3) * 2)
-    assert __file__ in caplog.text  # the line that it is about
+    if not torch_versions.LOSES_CHECKS:
+        assert __file__ in caplog.text  # the line that it is about
     with pytest.raises(RuntimeError, match="singular"):
         fused(torch.zeros(3, 3))
 

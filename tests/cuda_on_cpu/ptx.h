@@ -12,6 +12,10 @@ inline void ptx_rcp_approx_ftz_f32(float& result, float x) {
 inline void ptx_ex2_approx_ftz_f32(float& result, float x) {
   result = ptx_flushed(exp2f(ptx_flushed(x)));
 }
+inline void ptx_ex2_approx_f32(float& result, float x) { result = exp2f(x); }
+inline void ptx_lg2_approx_f32(float& result, float x) { result = log2f(x); }
+inline void ptx_sqrt_approx_f32(float& result, float x) { result = sqrtf(x); }
+inline void ptx_div_full_f32(float& result, float a, float b) { result = a / b; }
 inline void ptx_max_NaN_f32(float& result, float a, float b) {
   result = a != a || b != b ? NAN : fmaxf(a, b);
 }

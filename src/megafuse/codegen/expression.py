@@ -124,10 +124,10 @@ def _applied(term: Applied, args: list[Text], rounds: bool) -> Text:
         return args[0]
     if term.prim.name in _COMPARES and of in _NARROW:
         args = [_as_compared(arg, text) for arg, text in zip(term.args, args, strict=True)]
-    if name == "div" and _is_of_the_call(term.args[1]):
+    if name == "div" and _is_of_the_call(term.args[1]) and not isinstance(term.args[0], Reduced):
         return Text(f"over({args[0].code}, {args[1].code})")
-    if name in _BRIEF and of in _NARROW and not rounds:
-        return Text(f"brief::{name}({', '.join(a.code for a in args)})")
+    if name.startswith("brief_") or (name in _BRIEF and of in _NARROW and not rounds):
+        return Text(f"brief::{name.removeprefix('brief_')}({', '.join(a.code for a in args)})")
     if name in _INFIX and (of in _FLOATS or _INFIX[name][1] < 70):
         sign, binds = _INFIX[name]
         # Both sides of & and | in parentheses unless they are names: nobody knows that table.

@@ -90,7 +90,7 @@ def generated(
     read = [Operand(dtype, walk) for walk, dtype in zip(inputs, body.inputs, strict=True)]
     return Generated(
         name=body.name,
-        definition=definition(body, runs=device == "cpu" and not short_rows),
+        definition=definition(body, runs=not short_rows),
         functor=functor_type(body),
         device=device,
         dims=dims,

@@ -38,6 +38,7 @@ def _prims(
 # `fmod` with C's. `minimum` and `maximum` return NaN if either is, `fmin` and `fmax` the other one.
 # `round` goes to even. `gelu`, `silu` and their slopes are whole, because they are more accurate so
 # (kernels/activations.h); a slope is the derivative at x, which the gradient is multiplied by.
+# `brief_exp` is for float32 on the way to a 16-bit result (kernels/brief.h).
 # `uniform` and `normal` are random numbers of a seed, an offset and a place, all int64
 # (kernels/draws.h): the same for the same three, so that they can be drawn again.
 PRIMS: dict[str, Prim] = {
@@ -54,6 +55,7 @@ PRIMS: dict[str, Prim] = {
     **_prims(1, "integer", "bit_not"),
     **_prims(2, "integer", "bit_and bit_or bit_xor shift_left shift_right"),
     **_prims(1, "float", "floor ceil trunc round"),
+    **_prims(1, "float", "brief_exp", cost=5),
     **_prims(1, "float", "sqrt rsqrt reciprocal", cost=4),
     **_prims(1, "float", "exp exp2 expm1 log log2 log10 log1p sigmoid tanh", cost=15),
     **_prims(1, "float", "gelu gelu_tanh silu gelu_slope gelu_tanh_slope silu_slope", cost=20),

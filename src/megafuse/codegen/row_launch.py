@@ -10,6 +10,7 @@ from megafuse.codegen.variant import BYTES, Operand
 _REGISTERS = 64  # 32-bit words of a row that a thread holds: half of what it has at full blocks
 _MOST_THREADS = 1024
 _BLOCK = 128  # threads of a block, where several rows share one
+_RESIDENT = 640  # threads of a processor, where blocks stay
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ def row_launch(
     between steps. A thread takes 64 bytes of each input where the row is long enough, more where a
     block would not hold the row otherwise, and a warp has several rows where they are short.
 
-    `sums`: outputs that are summed over rows. A thread holds those of its columns, too, so a block
-    has one row at a time, and few blocks stay for all rows: each writes a row of partial sums.
+    `sums`: outputs that are summed over rows. A thread holds those of its columns, too, and few
+    blocks stay for all rows: each writes one row of partial sums.
     """
     vectors = max(-(-cols // vector), 1)
     stored = sum(BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk in "cs")
@@ -59,10 +60,12 @@ def row_launch(
     items = -(-vectors // threads)
     if items > most:
         return RowLaunch(wanted, 512, 1, whole=False, blocks_per_processor=2)
-    if sums:
-        resident = max(1024 // threads, 1)
-        return RowLaunch(items, threads, 1, whole=True, blocks_per_processor=min(resident, 8))
-    return RowLaunch(items, threads, max(_BLOCK // threads, 1), whole=True)
+    rows = max(_BLOCK // threads, 1)
+    if not sums:
+        return RowLaunch(items, threads, rows, whole=True)
+    # With sums a thread takes 80 to 100 registers.
+    stay = max(_RESIDENT // (threads * rows), 1)
+    return RowLaunch(items, threads, rows, whole=True, blocks_per_processor=stay)
 
 
 def _power_of_two(n: int) -> int:

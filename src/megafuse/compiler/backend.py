@@ -18,7 +18,7 @@ from megafuse.compiler.compile import NotFused, OurMistake, only_device, planned
 from megafuse.graph.capture import Argument, Captured, Returned
 from megafuse.graph.guards import symbols_of
 from megafuse.graph.lowering import decompositions
-from megafuse.graph.random_calls import recomputable
+from megafuse.graph.recompute import cut
 from megafuse.runtime import fallback, loader, progress
 
 Program = Callable[[list[Any]], Sequence[Any]]  # AOTAutograd's boxed convention
@@ -33,18 +33,10 @@ def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call
         bw_compiler=_compiler("backward"),
         inference_compiler=_compiler("model"),
         decompositions=decompositions(),
-        partition_fn=_cut,
+        partition_fn=cut,
     )
     made: Callable[..., Any] = compiler(module, example_inputs)
     return made
-
-
-def _cut(*joint: Any, **how: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """Where the fewest bytes are saved: random numbers are drawn again, not saved."""
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-
-    with recomputable():
-        return min_cut_rematerialization_partition(*joint, **how)
 
 
 def _compiler(name: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Program]:

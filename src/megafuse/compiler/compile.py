@@ -26,6 +26,7 @@ from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
 from megafuse.graph.plan import Call, Plan
 from megafuse.graph.program import describe
+from megafuse.graph.recompute import cut_for
 from megafuse.runtime import loader
 
 
@@ -67,8 +68,9 @@ def compiled(
     name = getattr(function, "__name__", "function").strip("<>")
     device = device or only_device(pytree.tree_leaves((tuple(args), dict(kwargs))))
     try:
-        captured = capture(function, args, kwargs, decompositions())
-    except Untraceable as error:
+        with cut_for(device):
+            captured = capture(function, args, kwargs, decompositions())
+    except (Untraceable, NotImplementedError) as error:  # the latter is torch's tracer's own
         raise NotFused(str(error)) from error
     made = planned(captured, name, device, rounding)
     made.description.update(_around(function, captured))

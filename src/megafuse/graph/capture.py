@@ -25,11 +25,12 @@ from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from megafuse.graph import draws, origin, random_calls
+from megafuse.graph import draws, origin, torch_versions
 from megafuse.graph.errors import CaptureError, Untraceable, clear_errors
 from megafuse.graph.guards import guards_of, symbols_of
 from megafuse.graph.ir import Origin
 from megafuse.graph.multiples import in_multiples
+from megafuse.graph.recompute import cut
 from megafuse.graph.saved_sizes import save_sizes
 from megafuse.graph.tracing import (
     StandIns,
@@ -283,7 +284,7 @@ class _Trace:
 
 def _has_gaps(result: torch.Tensor) -> bool:
     """Whether it has gaps or overlaps, or may have some."""
-    return not torch._prims_common.is_non_overlapping_and_dense_or_false(result)
+    return not torch_versions.is_dense(result)
 
 
 def _gradient_like(result: torch.Tensor) -> torch.Tensor:
@@ -299,18 +300,15 @@ def _min_cut(
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Cuts the graph where the fewest bytes are saved. To torch's partitioner a float that comes
     with the call cannot be saved, and all is lost; so it sees a tensor of one element."""
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-
     for node in joint.graph.nodes:
         if isinstance(node.meta.get("val"), torch.SymFloat):
             node.meta["number"] = node.meta["val"]
             node.meta["val"] = torch.empty((), dtype=torch.float64)
-    with random_calls.recomputable():
-        cut = min_cut_rematerialization_partition(joint, (), num_fwd_outputs=results)
-    for part in cut:
+    parts = cut(joint, (), num_fwd_outputs=results)
+    for part in parts:
         for node in part.graph.nodes:
             node.meta["val"] = node.meta.pop("number", node.meta.get("val"))
-    return cut
+    return parts
 
 
 def _tidy(traced: torch.fx.GraphModule) -> torch.fx.GraphModule:

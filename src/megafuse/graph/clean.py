@@ -80,7 +80,7 @@ def _copied(value: Value, made: dict[Value, Value]) -> Any:
 
 
 def simpler(graph: Graph) -> Graph:
-    """Folds constants, joins views of views, drops casts, factors and expansions that do nothing."""
+    """Folds constants, joins views, drops casts, factors and expansions that do nothing."""
 
     def step(value: Value) -> Value:
         for attempt in (_no_cast, _folded, _no_factor, _without_expansions, _joined, _no_mask):

@@ -215,6 +215,7 @@ def _of_nothing(kind: str, dtype: torch.dtype) -> float:
 
 
 _SPELLED: dict[str, Callable[..., torch.Tensor]] = {
+    "brief_exp": torch.exp,
     "floor_div": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "trunc_div": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "mod": torch.remainder,

@@ -17,6 +17,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
+from megafuse.graph import torch_versions
+
 Symbols = dict[sympy.Symbol, sympy.Expr]
 
 
@@ -24,9 +26,8 @@ def in_multiples(
     symbols: Symbols, shapes: ShapeEnv, stand_ins: Iterable[Any], graphs: Iterable[torch.fx.Graph]
 ) -> Symbols:
     """`symbols`, with c·s for the sizes that are divided by c; s keeps the name."""
-    hints = {
-        s: int(n) for s, n in shapes.backed_var_to_val.items() if s in symbols and n.is_Integer
-    }
+    traced = torch_versions.hints(shapes).items()
+    hints = {s: int(n) for s, n in traced if s in symbols and n.is_Integer}
     alone = {e for tensor in stand_ins for e in _sizes(tensor) if e.is_Symbol and e in hints}
     found = dict.fromkeys(alone, 1)
     for expr in _expressions(shapes, graphs):

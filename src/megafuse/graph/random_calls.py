@@ -5,8 +5,7 @@ With a generator that the user gives, and for dtypes that are no real floats, th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -153,25 +152,3 @@ class AsFused(TorchFunctionMode):
 def _is_real(dtype: torch.dtype) -> bool:
     """A float of 16 bits or more."""
     return dtype.is_floating_point and dtype.itemsize > 1
-
-
-@contextmanager
-def recomputable() -> Iterator[None]:
-    """Lets torch's partitioner draw in the backward again, which it lets no operation do that it
-    does not know. The state is not among these: it is drawn once, and saved."""
-    from torch._functorch import partitioners
-
-    known = partitioners.get_default_op_list
-
-    def with_ours() -> Any:
-        types = known()
-        for ours in (draws.ops.uniform, draws.ops.normal, draws.ops.dropout):
-            types.recomputable_ops.add(ours)
-            types.fusible_ops.add(ours)
-        return types
-
-    partitioners.get_default_op_list = with_ours
-    try:
-        yield
-    finally:
-        partitioners.get_default_op_list = known

@@ -58,6 +58,8 @@ MF_INLINE float tanh(float x) {
 }
 MF_INLINE float sigmoid(float x) { return mf::reciprocal(1.0f + exp(-x)); }
 
+MF_INLINE double exp(double x) { return mf::exp(x); }  // for tests
+
 #else
 
 MF_INLINE float div(float a, float b) { return a / b; }

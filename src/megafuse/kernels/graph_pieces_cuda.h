@@ -35,6 +35,25 @@ struct GraphPieces : PointwiseCuda<K, kVector, 1, Index> {
   using Base::stride;
   using Base::words;
 
+  // Functors take the inputs of an element, then the loads that are the same for a run of elements.
+  using Runs = typename MakeIndices<Fn::runs>::type;
+  using AllValues = typename MakeIndices<K::inputs + Fn::runs>::type;
+  template <class G, int R, int... I>  // G is Fn, which may have no loads
+  MF_DECLARED static auto loaded(Indices<I...>)
+      -> decltype(some<const G&>().load(Run<R>(), some<Value<In<I>>>()...));
+  template <int R>
+  using Loaded = decltype(loaded<Fn, R>(AllInputs()));
+  template <int I, bool kRun>
+  struct GivenOf {
+    using type = Value<In<I>>;
+  };
+  template <int I>
+  struct GivenOf<I, true> {
+    using type = Loaded<I - K::inputs>;
+  };
+  template <int I>
+  using Given = typename GivenOf<I, (I >= K::inputs)>::type;
+
   static constexpr int kItems = Cut::items;
   static constexpr bool kHasKept = keeps_before<Fn>(Fn::steps);
   template <int I>
@@ -103,13 +122,31 @@ struct GraphPieces : PointwiseCuda<K, kVector, 1, Index> {
     if constexpr (is_held<I>) slot<I>(fetched) = read<I, kVector>(p, group * kVector);
   }
 
-  // The inputs of a vector as numbers to compute with.
-  template <int... I>
+  // The inputs of a vector as numbers to compute with, and its loads in runs.
+  __device__ __forceinline__ auto values_of(const Place& p, Index group,
+                                            const Group& fetched) const {
+    return values_of(p, group, fetched, AllInputs(), Runs(), AllValues());
+  }
+  template <int... I, int... R, int... G>
   __device__ __forceinline__ auto values_of(const Place& p, Index group, const Group& fetched,
-                                            Indices<I...>) const {
-    Tuple<Results<Value<In<I>>, kVector>...> values;
+                                            Indices<I...> inputs, Indices<R...>,
+                                            Indices<G...>) const {
+    Tuple<Results<Given<G>, kVector>...> values;
     (convert_one<I>(p, group, fetched, get<I>(values).item), ...);
+    (load_run<R>(values, inputs), ...);
     return values;
+  }
+  // One load where the run has the whole vector.
+  template <int R, class Values, int... I>
+  __device__ __forceinline__ void load_run(Values& values, Indices<I...>) const {
+    auto& all = get<K::inputs + R>(values).item;
+    const Loaded<R> first = functor.load(Run<R>(), get<I>(values).item[0]...);
+    const bool is_whole = functor.left(Run<R>(), get<I>(values).item[0]...) >= kVector;
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) all[v] = first;
+    if (is_whole) return;
+#pragma unroll
+    for (int v = 1; v < kVector; ++v) all[v] = functor.load(Run<R>(), get<I>(values).item[v]...);
   }
   template <int I>
   __device__ __forceinline__ void convert_one(const Place& p, Index group, const Group& fetched,
@@ -135,10 +172,10 @@ struct GraphPieces : PointwiseCuda<K, kVector, 1, Index> {
     Kept kept{};
     if constexpr (kHasKept && Cut::whole) {
       kept = piece.kept[item][v];
-      keep<S, S>(kept, row, values, v, AllInputs());
+      keep<S, S>(kept, row, values, v, AllValues());
       piece.kept[item][v] = kept;
     } else if constexpr (kHasKept) {
-      keep<S, 0>(kept, row, values, v, AllInputs());
+      keep<S, 0>(kept, row, values, v, AllValues());
     }
     return kept;
   }

@@ -21,7 +21,7 @@
 //   fold(Step<S>, row, found)       found is a Tuple of their totals
 //   results(row, kept, inputs...)     of each element: a value or a Tuple
 //   row_results(row, inputs...)       of each row (walk 'w'), with the inputs at column 0
-//   runs                              how many loads the CPU's driver does for the functor, since
+//   runs                              how many loads the driver does for the functor, since
 //                                     they are the same for runs of elements; they come after the
 //                                     inputs, and 0 is none. Of each:
 //   run_along[R]                      the input that counts the places

@@ -28,6 +28,8 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   using Row = typename Fn::Row;
   using Kept = typename Fn::Kept;
   using AllInputs = typename Base::AllInputs;
+  using AllValues = typename Base::AllValues;
+  using Runs = typename Base::Runs;
   using AllOutputs = typename Base::AllOutputs;
   using Piece = typename Base::Piece;
   using Place = typename Base::Place;
@@ -35,8 +37,8 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   using In = typename Base::template In<I>;
   template <int O>
   using Out = typename Base::template Out<O>;
-  template <class Op>
-  using Value = typename Base::template Value<Op>;
+  template <int I>
+  using Given = typename Base::template Given<I>;
   using Base::functor;
   using Base::stride;
   using Base::words;
@@ -65,7 +67,8 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     using type = Tuple<SumsOf<typename Out<O>::T, Cut::whole && is_summed<O>>...>;
     static constexpr bool any = (is_summed<O> || ...);
   };
-  static_assert(!AllSumsOf<AllOutputs>::any || Cut::rows == 1, "sums over rows: one row at a time");
+  static_assert(!AllSumsOf<AllOutputs>::any || Cut::whole || Cut::rows == 1,
+                "rows that are read again and summed: one at a time");
   typename AllSumsOf<AllOutputs>::type sums{};
   bool is_first = true;  // row of this block
   int turn = 0;          // of the two buffers through which warps tell each other
@@ -77,7 +80,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   template <int S, int... I>
   MF_DECLARED static auto terms_of(Indices<I...>)
       -> decltype(some<const Fn&>().terms(Step<S>(), some<const Row&>(), some<const Kept&>(),
-                                          some<Value<In<I>>>()...));
+                                          some<Given<I>>()...));
   template <class Terms>
   struct LanesOf;
   template <class... R>
@@ -89,12 +92,11 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   template <int S, class Terms, class Found, int... T>
   __device__ __forceinline__ void fold_vector(const Place& p, Index group, int item, const Row& row,
                                               Piece& piece, Found& found, Indices<T...> all) {
-    const auto values =
-        this->values_of(p, group, piece.fetched[Cut::whole ? item : 0], AllInputs());
+    const auto values = this->values_of(p, group, piece.fetched[Cut::whole ? item : 0]);
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       const Kept kept = this->template kept_of<S>(piece, item, v, row, values);
-      const Terms terms = terms_at<S>(row, kept, values, v, AllInputs());
+      const Terms terms = terms_at<S>(row, kept, values, v, AllValues());
       (fold_one(get<T>(found), get<T>(terms), i64(group) * kVector + v), ...);
     }
   }
@@ -151,7 +153,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   template <int S>
   __device__ __forceinline__ void step(const Place& p, Index mine, Row& row, Piece& piece) {
     if constexpr (S > 0) step<S - 1>(p, mine, row, piece);
-    using Terms = decltype(terms_of<S>(AllInputs()));
+    using Terms = decltype(terms_of<S>(AllValues()));
     using All = typename MakeIndices<Terms::count>::type;
     auto found = LanesOf<Terms>::none();
     if constexpr (Cut::whole) {
@@ -188,13 +190,12 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   template <int... O>
   __device__ __forceinline__ void finish_vector(const Place& p, Index group, int item,
                                                 const Row& row, Piece& piece, Indices<O...>) {
-    const auto values =
-        this->values_of(p, group, piece.fetched[Cut::whole ? item : 0], AllInputs());
-    Results<decltype(results_at(row, Kept{}, values, 0, AllInputs())), kVector> made;
+    const auto values = this->values_of(p, group, piece.fetched[Cut::whole ? item : 0]);
+    Results<decltype(results_at(row, Kept{}, values, 0, AllValues())), kVector> made;
 #pragma unroll
     for (int v = 0; v < kVector; ++v)
       made.item[v] = results_at(row, this->template kept_of<Fn::steps>(piece, item, v, row, values),
-                                values, v, AllInputs());
+                                values, v, AllValues());
     (write<O>(p, group, item, made.item), ...);
   }
   template <int O, class R>
@@ -224,6 +225,19 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     return reinterpret_cast<typename Out<O>::T*>(words[O]) + i64(blockIdx.x) * stride(O, 1) +
            column;
   }
+  // The threads of a block's first row get what those of its other rows have summed, in their order.
+  template <class T>
+  __device__ __forceinline__ void add_slots(T (&sum)[kVector]) const {
+    __shared__ T all[kVector][Cut::threads * Cut::rows];
+    __syncthreads();  // the numbers before these have been read
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) all[v][threadIdx.x] = sum[v];
+    __syncthreads();
+    if (which != 0) return;
+    for (int row = 1; row < Cut::rows; ++row)
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) sum[v] += all[v][row * Cut::threads + lane];
+  }
   template <int... O>
   __device__ __forceinline__ void write_sums(Indices<O...>) {
     (write_sum<O>(), ...);
@@ -233,8 +247,9 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     if constexpr (is_summed<O> && Cut::whole) {
 #pragma unroll
       for (int item = 0; item < kItems; ++item) {
+        if constexpr (Cut::rows > 1) add_slots(get<O>(sums).at[item]);
         const Index group = lane + item * Cut::threads;
-        if (group >= groups) continue;
+        if (which != 0 || group >= groups) continue;
 #pragma unroll
         for (int v = 0; v < kVector; ++v)
           *partial<O>(group * kVector + v) = get<O>(sums).at[item][v];
@@ -259,14 +274,15 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     }
   }
 
-  template <int... I, int... O>
+  template <int... I, int... R, int... O>
   __device__ __forceinline__ void finish_row(const Place& p, const Row& row, Indices<I...>,
-                                             Indices<O...>) const {
-    Tuple<Results<Value<In<I>>, 1>...> first;
+                                             Indices<R...>, Indices<O...>) const {
+    Tuple<Results<Given<I>, 1>...> first;
     (Base::template convert<In<I>, 1>(K::outputs + I, this->template read<I, 1>(p, 0),
                                       get<I>(first).item),
      ...);
-    const auto made = functor.row_results(row, get<I>(first).item[0]...);
+    const auto made = functor.row_results(row, get<I>(first).item[0]...,
+                                          functor.load(Run<R>(), get<I>(first).item[0]...)...);
     (write_once<O>(p, made), ...);
   }
   template <int O, class Made>
@@ -289,7 +305,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
       step<Fn::steps - 1>(p, mine, row, piece);
       if constexpr (any_whole(AllOutputs())) finish(p, mine, row, piece);
       if constexpr (any_once(AllOutputs()))
-        if (has_row && lane == 0) finish_row(p, row, AllInputs(), AllOutputs());
+        if (has_row && lane == 0) finish_row(p, row, AllInputs(), Runs(), AllOutputs());
       is_first = false;
     }
     write_sums(AllOutputs());

@@ -58,15 +58,33 @@ template <class T>
 MF_INLINE T fmod(T a, T b) {
   return divides_badly(b) ? T(0) : T(a % (divides_badly(b) ? T(1) : b));
 }
+// Whether both are below 2^32, as places and sizes nearly always are, and b is no 0: the GPU divides
+// 32 bits in a fifth of the time.
 template <class T>
-MF_INLINE T mod(T a, T b) {
+MF_INLINE bool divides_briefly(T a, T b) {
+#if MF_ON_GPU
+  return sizeof(T) == 8 && b != T(0) && (u64(a) | u64(b)) >> 32 == 0;
+#else
+  return false;
+#endif
+}
+template <class T>
+MF_RARELY T mod_at_length(T a, T b) {
   const T r = fmod(a, b);
   return r != T(0) && (r < T(0)) != (b < T(0)) ? add(r, b) : r;
 }
 template <class T>
-MF_INLINE T floor_div(T a, T b) {
+MF_RARELY T floor_div_at_length(T a, T b) {
   const T q = trunc_div(a, b), r = fmod(a, b);
   return r != T(0) && (r < T(0)) != (b < T(0)) ? sub(q, T(1)) : q;
+}
+template <class T>
+MF_INLINE T mod(T a, T b) {
+  return divides_briefly(a, b) ? T(u32(a) % u32(b)) : mod_at_length(a, b);
+}
+template <class T>
+MF_INLINE T floor_div(T a, T b) {
+  return divides_briefly(a, b) ? T(u32(a) / u32(b)) : floor_div_at_length(a, b);
 }
 
 // a^b; for negative b what rounding towards 0 leaves of it.

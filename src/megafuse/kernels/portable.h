@@ -5,9 +5,11 @@
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define MF_INLINE __host__ __device__ __forceinline__
+#define MF_RARELY __host__ __device__ __noinline__  // a call, for what is hardly ever executed
 #define MF_DECLARED __host__ __device__  // a function that is never called, for decltype alone
 #else
 #define MF_INLINE inline __attribute__((always_inline))
+#define MF_RARELY MF_INLINE  // a loop with a call is no vector code
 #define MF_DECLARED
 #endif
 

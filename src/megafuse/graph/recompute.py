@@ -1,0 +1,75 @@
+"""What the backward may compute again: told to torch's partitioner, which cuts a joint graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from megafuse.graph import draws
+
+_ACTIVATION_BACKWARDS = [
+    getattr(torch.ops.aten, f"{name}_backward")
+    for name in (
+        *("gelu", "silu", "sigmoid", "tanh", "threshold", "leaky_relu", "softplus", "log_sigmoid"),
+        *("elu", "hardswish", "hardsigmoid", "hardtanh", "mish"),
+    )
+]
+_CUT_FOR: ContextVar[torch.device | None] = ContextVar("where the graph will run", default=None)
+
+
+@contextmanager
+def cut_for(device: torch.device) -> Iterator[None]:
+    """What is captured in here will run there, wherever its arguments are."""
+    token = _CUT_FOR.set(device)
+    try:
+        yield
+    finally:
+        _CUT_FOR.reset(token)
+
+
+def cut(
+    joint: torch.fx.GraphModule, *rest: Any, **how: Any
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """Forward and backward, cut where the fewest bytes are saved."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+        node.replace_all_uses_with(node.args[0])  # to the partitioner a copy of its own
+        joint.graph.erase_node(node)
+    with _recomputable(joint):
+        return min_cut_rematerialization_partition(joint, *rest, **how)
+
+
+@contextmanager
+def _recomputable(joint: torch.fx.GraphModule) -> Iterator[None]:
+    """Lets torch's partitioner draw in the backward again, which it lets no operation do that it
+    does not know. The state is not among these: it is drawn once, and saved.
+
+    On a GPU, what an activation's backward needs may be computed again, too: to the partitioner
+    that backward is a kernel of its own, for which a tanh would have to be in memory anyway. (On a
+    CPU a tanh takes about as long as memory takes to keep it.)"""
+    from torch._functorch import partitioners
+
+    known = partitioners.get_default_op_list
+    likes = (node.meta.get("val") for node in joint.graph.find_nodes(op="placeholder"))
+    devices = [like.device for like in likes if isinstance(like, torch.Tensor)]
+    on_gpu = any(d.type == "cuda" for d in [_CUT_FOR.get(), *devices] if d is not None)
+
+    def with_ours() -> Any:
+        types = known()
+        if on_gpu:
+            types.fusible_ops.update(_ACTIVATION_BACKWARDS)
+        for ours in (draws.ops.uniform, draws.ops.normal, draws.ops.dropout):
+            types.recomputable_ops.add(ours)
+            types.fusible_ops.add(ours)
+        return types
+
+    partitioners.get_default_op_list = with_ours
+    try:
+        yield
+    finally:
+        partitioners.get_default_op_list = known
