@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -101,6 +103,91 @@ def test_a_number_that_comes_with_the_call_beside_a_broadcast() -> None:
     assert len(fused.variants) == 1
 
 
+NUMBERS: dict[str, tuple[Callable[..., Tensor], list[tuple[float, ...]]]] = {
+    "an int": (lambda x, n: x * int(n), [(2,), (3,)]),
+    "a float": (lambda x, n: x * float(n), [(2.0,), (3.0,)]),
+    "in a formula of autograd's": (lambda x, n: torch.lerp(x, x + 1, n), [(0.2,), (0.7,)]),
+    "equal numbers": (lambda x, n, m: x * n if n == m else x / n, [(3.0, 3.0), (5.0, 2.0)]),
+    "a number twice another": (lambda x, n, m: x * n if n == 2 * m else x / n, [(4, 2), (5, 2)]),
+    "one more than another": (lambda x, n, m: x * n if n == m + 1 else x / n, [(4, 3), (4, 4)]),
+    "a size less one": (lambda x, n: x[:, 1:] + torch.arange(n, dtype=x.dtype), [(6,), (1,)]),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERS.values(), ids=list(NUMBERS))
+def test_a_graph_for_one_number_is_not_run_for_another(
+    case: tuple[Callable[..., Tensor], list[tuple[float, ...]]],
+) -> None:
+    """The trace made a constant of the number, and nobody compared the next call's with that."""
+    function, calls = case
+    fused = fuse(function)
+    x = torch.randn(5, 7, requires_grad=True)
+    for numbers in calls:
+        torch.testing.assert_close(fused(x, *numbers), function(x, *numbers))
+    assert len(fused.variants) == len(calls)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "copysign",
+        "heaviside",
+        "xlogy",
+        "special.xlog1py",
+        "logaddexp",
+        "logaddexp2",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+    ],
+)
+def test_strides_of_operands_that_lie_otherwise(call: str, hasty: None) -> None:
+    """torch's tracer took the strides of another operand than its kernels."""
+    source = f"""
+        def program(a0, a1, a2):
+            v0 = torch.{call}(a0, a1.permute(2, 1, 0))
+            v1 = torch.{call}(a1.permute(2, 1, 0), a0)
+            v2 = torch.{call}(a2.permute(2, 1, 0), a1.permute(2, 1, 0))
+            return v0, v1, v2
+    """
+    arguments = [
+        Argument("a0", "float32", ((3, 4, 5), (5, 3, 2))),
+        Argument("a1", "float32", ((5, 4, 3), (2, 3, 5))),
+        Argument("a2", "float32", ((5, 4, 1), (2, 3, 1))),
+    ]
+    check(Program.of_source(source, arguments))
+
+
+def test_an_empty_slice_beside_others() -> None:
+    """Division by zero: a reshape of no elements into no elements."""
+    source = """
+        def program(a0, a1):
+            v0 = a1.ceil()
+            v1 = v0 > a0
+            v3 = v0[..., 1:]
+            v4 = torch.sub(a0, v3, alpha=0.25)
+            v7 = torch.cat([-v4[..., 1:], v4[..., :1]], -1)
+            return v3, v7, v1
+    """
+    arguments = [
+        Argument("a0", "float16", ((63, 1), (33, 1))),
+        Argument("a1", "float16", ((1,), (1,))),
+    ]
+    check(Program.of_source(source, arguments))
+
+
+def test_the_library_takes_a_reshape_of_what_lies_transposed() -> None:
+    """It is a view of what lies in order, and was stored as its argument lies."""
+    source = """
+        def program(a0):
+            v0 = torch.sigmoid(a0)
+            v1 = v0.flatten()
+            v2 = v1.cumsum(0)
+            return v2,
+    """
+    check(Program.of_source(source, [Argument("a0", "float32", ((7, 5), (3, 3)), "transposed")]))
+
+
 def test_a_view_and_its_copy() -> None:
     """The copy was returned for both."""
     source = """
@@ -150,6 +237,26 @@ ONE_LINERS = {
     "huber_loss of two dtypes": (  # torch's decomposition has another dtype
         "v0 = F.huber_loss(a0, a0.double() * 2, delta=0.7)",
         Argument("a0", "float32", ((3, 7), (5, 2))),
+    ),
+    "soft_margin_loss of two dtypes": (  # torch's decomposition has another dtype
+        "v0 = F.soft_margin_loss(a0, a0.double().sign())",
+        Argument("a0", "float32", ((3, 7), (5, 2))),
+    ),
+    "binary_cross_entropy_with_logits of two dtypes": (  # so has torch 2.11's
+        "v0 = F.binary_cross_entropy_with_logits(a0, a0.sigmoid().half())",
+        Argument("a0", "float32", ((3, 7), (5, 2))),
+    ),
+    "vector_norm of one element": (  # torch 2.11's decomposition kept the dimension
+        "v0 = torch.linalg.vector_norm(a0, dim=-1)",
+        Argument("a0", "float32", ((3, 1), (5, 1)), requires_grad=True),
+    ),
+    "the gradient of hardsigmoid in float64": (  # the yardstick had 1/6 in float32
+        "v0 = F.hardsigmoid(a0)",
+        Argument("a0", "float64", ((3, 7), (5, 2)), requires_grad=True),
+    ),
+    "the difference of what is nearly equal": (  # eager could be as far off: x − tanh(x)
+        "v0 = F.tanhshrink(torch.softmax(a0, -1).mean(0, keepdim=True))",
+        Argument("a0", "float32", ((8, 63), (300, 7))),
     ),
     "the gradient of amin in 16 bits": (  # NaN: no element was equal to the smallest
         "v0 = (torch.sqrt(a0.abs() + 0.1) / max(a0.shape[1], 1)).amin(2)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from compiler.placed import here
 from megafuse.bench import fuse_suite
 from megafuse.bench.model_cases import CASES, KI, ODD, SIZES, Case, Draw, Sizes
 from megafuse.compiler import Fused, fuse
-from megafuse.compiler.fuzz.judge import Noise, Results, Yardstick, wrong
+from megafuse.compiler.fuzz.exact import widened
+from megafuse.compiler.fuzz.judge import Results, Yardstick, wrong
+from megafuse.compiler.fuzz.noise import Noise
 
 # Four kinds of views whose sizes torch's tracer writes in several ways.
 QUICK = ("packed_swiglu", "group_norm_silu", "rope_interleaved", "contrastive_rows")
@@ -28,58 +31,30 @@ EACH = pytest.mark.parametrize(
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 
-def called(function: Any, args: list[Any]) -> Results:
+def called(function: Any, args: list[Any], mode: TorchDispatchMode | None = None) -> Results:
     """Results, then gradients of what requires them; cotangents are the same in every dtype."""
-    results = [t for t in pytree.tree_leaves(function(*args)) if isinstance(t, Tensor)]
+    within = mode or nullcontext()
+    with within:
+        results = [t for t in pytree.tree_leaves(function(*args)) if isinstance(t, Tensor)]
     wanted = [a for a in args if isinstance(a, Tensor) and a.requires_grad]
     if not wanted:
         return list(results)
-    random = torch.Generator(results[0].device).manual_seed(len(results))
-    drawn = [
-        torch.randn(r.shape, generator=random, device=r.device).bfloat16().to(r.dtype)
+    random = torch.Generator().manual_seed(len(results))
+    cotangents = [
+        torch.randn(r.shape, generator=random, device="cpu").bfloat16().to(r.device, r.dtype)
         for r in results
     ]
-    return [*results, *torch.autograd.grad(results, wanted, drawn)]
+    with within:
+        return [*results, *torch.autograd.grad(results, wanted, cotangents)]
 
 
 def drawn(sizes: Sizes, dtype: torch.dtype = torch.float32) -> Draw:
     return Draw(sizes, dtype, here().type)
 
 
-def widened(value: Any) -> Any:
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return value
-    return value.detach().double().requires_grad_(value.requires_grad)
-
-
-class Below(TorchDispatchMode):
-    """Shakes what operations make before autograd sees it: a softmax saved for its backward, and
-    what the backward makes itself, are off by an ulp as well."""
-
-    def __init__(self, noise: Noise) -> None:
-        super().__init__()
-        self.noise = noise
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if any(result.alias_info is not None for result in func._schema.returns):
-            return made  # a view, or written in place
-        return pytree.tree_map_only(Tensor, self.shaken, made)
-
-    def shaken(self, made: Tensor) -> Tensor:
-        return self.noise.shaken(made) if made.is_floating_point() and made.numel() else made
-
-
-def shaken_argument(value: Any, noise: Noise) -> Any:
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return value
-    return noise.shaken(value.detach()).requires_grad_(value.requires_grad)
-
-
 def judged(case: Case, fused: Fused, args: list[Any]) -> str | None:
     def noisy(noise: Noise) -> Results:
-        with Below(noise):
-            return called(case.function, [shaken_argument(a, noise) for a in args])
+        return called(case.function, [noise.argument(a) for a in args], noise)
 
     eager = called(case.function, args)
     yardstick = Yardstick(eager, called(case.function, [widened(a) for a in args]), noisy)

@@ -175,6 +175,7 @@ add("made", "moved", lambda x: x * torch.tensor([1.0, 2.0, 3.0, 4.0]).to(x.devic
 add("made", "number", lambda x: x * torch.tensor(2.5), sized((5, 4)))
 add("made", "range", lambda x: x + torch.arange(4.0).to(x.device), sized((5, 4)))
 add("made", "number_of_the_host", lambda x: x * torch.arange(3.0)[1], sized((5, 4)))
+add("made", "saved", lambda x: x * torch.arange(x.shape[0]).sum(), sized((5, 4)), gradients=True)
 UNFUSED: dict[str, Any] = {"hosted": False, "fused": False}
 add("made", "result_on_the_host", lambda x: (x + 1, torch.arange(3)), sized((5, 4)), **UNFUSED)
 add("made", "leaves", lambda x: (x * 2).cpu() + 1, sized((5, 4)), **UNFUSED)

@@ -13,6 +13,7 @@ import sys
 import traceback
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cuda_on_cpu import hand_written, plans
 from cuda_on_cpu.cases import GROUPS, Case
 from cuda_on_cpu.gpu import ORDERS, Gpu
 from megafuse.compiler import fuse
 from megafuse.compiler.fuzz import trial
+from megafuse.compiler.fuzz.exact import Exact, widened
 from megafuse.compiler.fuzz.grammar import generate
-from megafuse.compiler.fuzz.judge import Noise, Yardstick, float64_by_default, wrong
+from megafuse.compiler.fuzz.judge import Yardstick, wrong
+from megafuse.compiler.fuzz.noise import Noise
 from megafuse.runtime import fallback, loader
 
 
@@ -106,8 +110,7 @@ def checked(gpu: Gpu, case: Case) -> str:
         for at, (one, other) in enumerate(zip(runs[0], run, strict=True)):
             if one is not None and not _same_bits(one, other):
                 return f"result {at} depends on the order of threads: {ORDERS[0]} and {order}"
-    with float64_by_default():
-        exact = results(case.function, [_widened(value) for value in given])
+    exact = results(case.function, [widened(value) for value in given], Exact())
     yardstick = Yardstick(
         results(case.function, given), exact, lambda noise: noisy(case, given, noise)
     )
@@ -115,27 +118,26 @@ def checked(gpu: Gpu, case: Case) -> str:
     return wrong(names, runs[0], yardstick) or ""
 
 
-def results(function: Any, given: list[Any]) -> list[Tensor | None]:
+def results(
+    function: Any, given: list[Any], mode: TorchDispatchMode | None = None
+) -> list[Tensor | None]:
     """What it returns, then the gradients of its arguments."""
-    made = [t for t in pytree.tree_leaves(function(*given)) if isinstance(t, Tensor)]
+    within = mode or nullcontext()
+    with within:
+        made = [t for t in pytree.tree_leaves(function(*given)) if isinstance(t, Tensor)]
     wanted = [v for v in given if isinstance(v, Tensor) and v.requires_grad]
     found: list[Tensor | None] = [t.detach().cpu() for t in made]
     if wanted:
         at = [t for t in made if t.requires_grad]
         along = [torch.linspace(-1, 1, t.numel()).view(t.shape).to(t.device, t.dtype) for t in at]
-        found += [g if g is None else g.cpu() for g in torch.autograd.grad(at, wanted, along)]
+        with within:
+            gradients = torch.autograd.grad(at, wanted, along)
+        found += [g if g is None else g.cpu() for g in gradients]
     return found
 
 
 def noisy(case: Case, given: list[Any], noise: Noise) -> list[Tensor | None]:
-    def shaken(*args: Any) -> Any:
-        with noise:
-            return case.function(*args)
-
-    near = [
-        noise.shaken(v.detach()).requires_grad_(v.requires_grad) if _floats(v) else v for v in given
-    ]
-    return results(shaken, near)
+    return results(case.function, [noise.argument(value) for value in given], noise)
 
 
 def _floats(value: Any) -> bool:
@@ -144,10 +146,6 @@ def _floats(value: Any) -> bool:
 
 def _ready(value: Any, gradients: bool) -> Any:
     return value.requires_grad_(gradients) if _floats(value) else value
-
-
-def _widened(value: Any) -> Any:
-    return value.detach().double().requires_grad_(value.requires_grad) if _floats(value) else value
 
 
 def _on_gpu(case: Case, given: list[Any]) -> list[Any]:

@@ -31,6 +31,8 @@ def same_shape(a: Sequence[Size], b: Sequence[Size]) -> bool:
 
 def reshape(old: Sequence[Size], new: Sequence[Size]) -> tuple[Size, ...]:
     """Where an element of `new` lies in `old`, in the smallest groups of dimensions that match."""
+    if 0 in old or 0 in new:
+        return (0,) * len(old)  # nothing is read
     at: list[Size] = []
     start = 0
     for olds, news in _groups(old, new):

@@ -71,8 +71,9 @@ class Input(Value):
 class Number(Value):
     """The position-th argument, a Python number that comes anew with each call: shape ().
 
-    `symbol` is what expressions call it: s, or 2·s of a size that is saved; None if the graph was
-    made for one number only.
+    `symbol` is what expressions call it: s, or 2·s of a size that is saved. Where it is a number or
+    an expression of others, the graph is right only for an argument that is equal to it. None for a
+    float that the forward has worked out from others and saved.
     """
 
     position: int

@@ -133,11 +133,11 @@ def replaced(function: Any, args: Any) -> Any:
 
 class AsFused(TorchFunctionMode):
     """Functions run unfused in it have the dropout masks that they have fused, for one call: what
-    fused results are compared with."""
+    fused results are compared with. `state` is draws.ops.state's of this call."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, state: Tensor) -> None:
         super().__init__()
-        draws.restart(draws.ops.state(device))
+        draws.restart(state)
 
     def __exit__(self, *what: Any) -> None:
         super().__exit__(*what)  # type: ignore[no-untyped-call]

@@ -158,6 +158,8 @@ class Storage:
             self.strides.setdefault(value, None)
         elif not is_memory(base):
             self.strides.setdefault(base, None)
+            if self.strides[base] is None and not _is_view_of_any_layout(value, at, base):
+                self.strides[base] = layout
 
 
 def _copy(value: Value, shared: set[int]) -> View:
@@ -179,6 +181,12 @@ def _layouts(base: Value, value: Value, at: Coordinates, strides: Strides) -> li
     if None not in turned and len(value.shape) >= sum(size != 1 for size in base.shape):
         found.insert(0, tuple(turned))
     return found
+
+
+def _is_view_of_any_layout(value: Value, at: Coordinates, base: Value) -> bool:
+    """A transpose is one, however its base lies; a reshape that joins dimensions is not."""
+    strides = tuple(sympy.Dummy(integer=True, positive=True) for _ in base.shape)
+    return view_strides(strides, value, at) is not None
 
 
 def view_strides(strides: Strides, value: Value, at: Coordinates) -> tuple[Strides, Size] | None:

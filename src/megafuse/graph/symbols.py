@@ -90,8 +90,8 @@ class Code:
         return [self.slot(expr) for expr in exprs]
 
     def equal(self, a: int, b: int) -> int:
-        """The slot that says whether two slots of ints are equal."""
-        return self._add("equal", a, b)
+        """The slot that says whether two slots are equal."""
+        return self._either("equal", "real_equal", a, b, gives=False)
 
     def divided(self, slot: int, by: int) -> int:
         """The slot that has this one's int over a number, rounded down."""

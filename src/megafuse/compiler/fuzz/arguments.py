@@ -50,14 +50,16 @@ def _laid_out(
 
 def _filled(argument: Argument, shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
     dtype: torch.dtype = getattr(torch, argument.dtype)
+    how: dict[str, Any] = {"generator": random, "device": "cpu"}
     if dtype == torch.bool:
-        return torch.rand(shape, generator=random, device="cpu") < 0.5
+        return torch.rand(shape, **how) < 0.5
     if not dtype.is_floating_point:
         low = 0 if dtype == torch.uint8 else -9
-        return torch.randint(low, 10, shape, generator=random, device="cpu").to(dtype)
-    filled = torch.randn(shape, generator=random, dtype=torch.float64, device="cpu")
+        return torch.randint(low, 10, shape, **how).to(dtype)
+    filled = torch.randn(shape, **how, dtype=torch.float64)
     if argument.values == "special":
-        table = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 300.0])
-        chosen = torch.randint(0, 24, shape, generator=random, device="cpu")
+        inf = float("inf")
+        table = torch.tensor([float("nan"), inf, -inf, 0.0, -0.0, 300.0], device="cpu")
+        chosen = torch.randint(0, 24, shape, **how)
         filled = torch.where(chosen < 6, table.double()[chosen.clamp(max=5)], filled)
     return filled.to(dtype)

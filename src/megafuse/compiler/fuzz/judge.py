@@ -2,7 +2,7 @@
 
     |fused − exact| ≤ 4 · max(|eager − exact|, |noisy − exact|) + 4 ulps
 
-`exact` is the program in float64. `noisy` is eager once more, with every tensor that it makes off
+`exact` is the program in float64. `noisy` is eager once more, with every result that is rounded off
 by an ulp at random, a few times: where a sum cancels, a comparison is close or a maximum is nearly
 shared, these runs are far from each other, and so may the fused one be. Elements are judged one by
 one; an ulp is that of the exact value, or of an eighth of the root of the mean square.
@@ -12,14 +12,12 @@ A result that looks wrong is judged again with many noisy runs before anyone is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
+
+from megafuse.compiler.fuzz.noise import Noise
 
 FACTOR, ULPS = 4, 4
 FEW, MANY = 6, 48  # noisy runs
@@ -42,55 +40,8 @@ class Yardstick:
             self.noisy.append([_plain(t) for t in self.again(noise)])
 
 
-class Noise(TorchFunctionMode):
-    """Every new float tensor is multiplied by 1 + r · ulp, r = −1, 0 or 1 times `size`."""
-
-    def __init__(self, size: int = 1, seed: int = 0) -> None:
-        super().__init__()
-        self.size = min(size, 2)
-        self.random = torch.Generator()
-        self.random.manual_seed(seed)
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        name = getattr(func, "__name__", "")
-        if name == "__get__" or (name.endswith("_") and not name.endswith("__")):
-            return made
-        given = {t.untyped_storage().data_ptr() for t in pytree.tree_leaves(args) if _is_tensor(t)}
-        return pytree.tree_map(lambda t: self._shaken(t, given), made)
-
-    def _shaken(self, made: Any, given: set[int]) -> Any:
-        if not _is_tensor(made) or not made.is_floating_point():
-            return made
-        if not made.numel() or made.untyped_storage().data_ptr() in given:
-            return made  # a view, or written in place
-        return self.shaken(made)
-
-    def shaken(self, made: torch.Tensor) -> torch.Tensor:
-        eps = torch.finfo(made.dtype).eps * self.size
-        r = torch.randint(-1, 2, made.shape, generator=self.random, device="cpu")
-        r = r.to(made.device, made.dtype)
-        return made * (1 + r * eps)
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
 def _plain(value: torch.Tensor | None) -> torch.Tensor | None:
     return None if value is None else value.detach().to("cpu", torch.float64)
-
-
-@contextmanager
-def float64_by_default() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def wrong(names: list[str], fused: Results, yardstick: Yardstick) -> str | None:

@@ -57,7 +57,7 @@ INTEGERS = """
     {b}.all() | {b} + {i} | torch.where({b}, {i}, {j}) | {i}.to({t}) | {b}.to({t}) | {i}.sign()
     {b}.logical_not() | torch.logical_or({b}, {i}) | {i}.bool() | {b}.float().mean() | {i}.square()
     {i} ** 2 | {i} != {j} | torch.bitwise_not({i}) | {i}.to({f}) * {x} | {b}.long() * 3
-    torch.arange({i}.shape[{di}]) | {i}.remainder({j}.abs() + 2) | {b}.any()
+    torch.arange({i}.shape[{di}], device={i}.device) | {i}.remainder({j}.abs() + 2) | {b}.any()
 """
 CASTS = """
     {x}.to({f}) | {x}.to({f}) | {x}.to({t}) | {x}.to({f}).to(torch.float32)
@@ -104,7 +104,8 @@ COMBINED = """
     torch.take_along_dim({x}, {x}.argmin({d}, keepdim=True), {d})
     {x}.index_select({d}, {i}.flatten() % {x}.shape[{d}])
     torch.cat([-{x}[..., 1:], {x}[..., :1]], -1) | {x}.unbind({d})[0]
-    {x} * torch.arange({x}.shape[{d}]).sum() | {x} + torch.arange({x}.shape[-1], dtype={x}.dtype)
+    {x} * torch.arange({x}.shape[{d}]).sum()
+    {x} + torch.arange({x}.shape[-1], dtype={x}.dtype, device={x}.device)
     torch.zeros_like({x}) + {x} | {x}.repeat_interleave(2, {d})
     {x}[({i}.flatten() % {x}.shape[0]).long()] | torch.ones_like({x}) - {x}
     torch.cat([{x}, {x}.mean({d}, keepdim=True)], {d})

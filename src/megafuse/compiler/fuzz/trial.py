@@ -6,15 +6,20 @@ import functools
 import logging
 import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from megafuse.compiler.fused import Fused, fuse
 from megafuse.compiler.fuzz.arguments import arguments
-from megafuse.compiler.fuzz.judge import Noise, Results, Yardstick, float64_by_default, wrong
-from megafuse.compiler.fuzz.program import RUNS, Program, floats
+from megafuse.compiler.fuzz.exact import Exact, widened
+from megafuse.compiler.fuzz.judge import Results, Yardstick, wrong
+from megafuse.compiler.fuzz.noise import Noise
+from megafuse.compiler.fuzz.program import RUNS, Program
+from megafuse.graph import draws
 from megafuse.graph.capture import CaptureError
 from megafuse.graph.plan import Call
 from megafuse.graph.random_calls import AsFused
@@ -99,13 +104,12 @@ def _count(outcome: Outcome, fused: Fused) -> None:
 def _judged(program: Program, fused: Fused, device: str) -> Outcome:
     for run in range(RUNS):
         try:
-            with float64_by_default():
-                exact = _exact(program, run, device)
-            eager = _run(program, program.function(), arguments(program, run, device))
+            exact = _exact(program, run, device)
+            eager = _run(program, program.function(), arguments(program, run, device), device)
         except Exception as error:
             return Outcome("invalid", f"eager: {error}")
         try:
-            mine = _run(program, fused, arguments(program, run, device))
+            mine = _run(program, fused, arguments(program, run, device), device)
         except CaptureError:
             raise
         except Exception as error:
@@ -123,38 +127,30 @@ def _names(program: Program) -> list[str]:
 
 
 def _exact(program: Program, run: int, device: str) -> Results:
-    given = [_widened(value) for value in arguments(program, run, device)]
-    return _run(program, program.function(exact=True), given)
-
-
-def _widened(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        return value
-    return value.detach().double().requires_grad_(value.requires_grad)
+    given = [widened(value) for value in arguments(program, run)]
+    return _run(program, program.function(exact=True), given, device, Exact())
 
 
 def _noisy(program: Program, run: int, device: str, noise: Noise) -> Results:
-    """The arguments are off by an ulp as well."""
-    function = program.function()
-
-    def shaken(*given: Any) -> Any:
-        with noise:
-            return function(*given)
-
-    given = [
-        noise.shaken(v.detach()).requires_grad_(v.requires_grad) if floats([v]) else v
-        for v in arguments(program, run, device)
-    ]
-    return _run(program, shaken, given)
+    given = [noise.argument(value) for value in arguments(program, run, device)]
+    return _run(program, program.function(), given, device, noise)
 
 
-def _run(program: Program, function: Any, given: list[Any]) -> Results:
-    """Results, then gradients, for cotangents that the seed decides: the same in every dtype."""
+def _run(
+    program: Program,
+    function: Any,
+    given: list[Any],
+    device: str,
+    mode: TorchDispatchMode | None = None,
+) -> Results:
+    """Results, then gradients, for cotangents that the seed decides: the same in every dtype. What
+    is random is as on `device`, and `mode` is on while the function and its backward run."""
     torch.manual_seed(program.seed)
+    within = mode or nullcontext()
     if isinstance(function, Fused):
         results = list(function(*given))
     else:
-        with AsFused(next(v.device for v in given if isinstance(v, torch.Tensor))):
+        with AsFused(_state(device, given)), within:
             results = list(function(*given))
     wanted = [v for v in given if isinstance(v, torch.Tensor) and v.requires_grad]
     if not wanted:
@@ -169,7 +165,15 @@ def _run(program: Program, function: Any, given: list[Any]) -> Results:
     at = [i for i in cotangents if results[i].requires_grad]
     if not at:
         return [*results, *([None] * len(wanted))]
-    gradients = torch.autograd.grad(
-        [results[i] for i in at], wanted, [cotangents[i] for i in at], allow_unused=True
-    )
+    with within:
+        gradients = torch.autograd.grad(
+            [results[i] for i in at], wanted, [cotangents[i] for i in at], allow_unused=True
+        )
     return [*results, *gradients]
+
+
+def _state(device: str, given: list[Any]) -> torch.Tensor:
+    """Of the random numbers: drawn on `device`, and moved to where the program runs."""
+    there = next(v.device for v in given if isinstance(v, torch.Tensor))
+    drawn: torch.Tensor = draws.ops.state(torch.device(device))
+    return drawn.to(there)

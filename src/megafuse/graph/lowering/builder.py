@@ -154,10 +154,7 @@ class Builder:
         return self.view(x, shape, at)
 
     def reshaped(self, x: Value, shape: Shape) -> Value:
-        empty = 0 in shape or 0 in x.shape
-        return self.view(
-            x, shape, [0] * len(x.shape) if empty else coordinates.reshape(x.shape, shape)
-        )
+        return self.view(x, shape, coordinates.reshape(x.shape, shape))
 
     def halves(self, x: Value, dim: int) -> tuple[Value, Value]:
         """The first and the second half along dim."""

@@ -68,6 +68,8 @@ class _Lowering:
         trust_indices: bool,
     ) -> None:
         self.traced = traced
+        self.is_backward = traced is captured.backward
+        self.saved = 0 if self.is_backward else captured.saved
         self.symbols = captured.symbols
         self.equal = guards.equalities(captured.guards)
         self.input_names = names
@@ -92,6 +94,7 @@ class _Lowering:
                 self.env[node] = self.call(node)
                 self.name(self.env[node], named[node])
         outputs: Any = self.traced.graph.output_node().args[0]
+        self.refuse_to_return(outputs[: len(outputs) - self.saved])
         values = [self.output(node) for node in outputs]
         strides = [self.strides(node) for node in outputs]
         inputs = sorted(self.inputs, key=lambda value: value.position)
@@ -100,8 +103,6 @@ class _Lowering:
     def output(self, node: torch.fx.Node | None) -> Value | None:
         if node is None:
             return None
-        if isinstance(node, torch.fx.Node) and self.is_elsewhere(node.meta.get("val")):
-            raise NotImplementedError(f"a result is on another device than {self.device}")
         found = self.env[node] if isinstance(node, torch.fx.Node) else node
         if isinstance(found, Value):
             return found
@@ -138,13 +139,14 @@ class _Lowering:
                 offset=self.size(like.storage_offset()),
             )
         else:
-            expr = like.node.expr.xreplace(self.symbols) if isinstance(like, Symbolic) else None
+            expr = like.node.expr.xreplace(self.symbols) if isinstance(like, Symbolic) else like
             floats = isinstance(like, (torch.SymFloat, float))
+            worked_out = self.is_backward and floats and told(expr) is None
             made = Number(
                 dtype=torch.float64 if floats else torch.int64,
                 shape=(),
                 position=position,
-                symbol=expr if told(expr) is not None else None,
+                symbol=None if worked_out else sympy.sympify(expr),
             )
         self.inputs.append(self.builder.add(made, name))
         if isinstance(made, Input):
@@ -218,6 +220,12 @@ class _Lowering:
         here = [t for t in _taken(node) if not self.is_elsewhere(t)]
         if here and any(map(self.is_elsewhere, _given(node))):
             raise NotImplementedError(f"{node.target} leaves {self.device}")
+
+    def refuse_to_return(self, results: Sequence[torch.fx.Node | None]) -> None:
+        """What is saved for the backward may be here: nobody sees where it is."""
+        for node in results:
+            if isinstance(node, torch.fx.Node) and self.is_elsewhere(node.meta.get("val")):
+                raise NotImplementedError(f"a result is on another device than {self.device}")
 
     def extern(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         op = str(node.target)

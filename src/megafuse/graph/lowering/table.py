@@ -28,18 +28,19 @@ def rule(*targets: Target) -> Callable[[F], F]:
 
     def enter(function: F) -> F:
         for target in targets:
-            for overload in _overloads(target):
+            for overload in overloads(target):
                 RULES[overload] = function
         return function
 
     return enter
 
 
-def _overloads(target: Target) -> list[Any]:
+def overloads(target: Target) -> list[Any]:
+    """Those of a packet that are not in place, or the overload itself."""
     if not isinstance(target, torch._ops.OpOverloadPacket):
         return [target]
     found = [getattr(target, str(name)) for name in target.overloads()]
     return [o for o in found if not o._schema.is_mutable]
 
 
-__all__ = ["RULES", "Builder", "NotLowered", "Rule", "rule"]
+__all__ = ["RULES", "Builder", "NotLowered", "Rule", "overloads", "rule"]

@@ -1,0 +1,47 @@
+"""Programs in float64, on the CPU: what results are held against.
+
+CUDA's float64 kernels of hardsigmoid and hardswish have 1/6 in float32; so has the gradient of
+hardsigmoid on the CPU, which has a formula here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+
+
+class Exact(TorchDispatchMode):
+    """Below autograd, where the formulas of derivatives come by. Tensors that are made without a
+    dtype are float64's."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._before = torch.get_default_dtype()
+
+    def __enter__(self) -> Exact:
+        self._before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *what: Any) -> None:
+        super().__exit__(*what)  # type: ignore[no-untyped-call]
+        torch.set_default_dtype(self._before)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is aten.hardsigmoid_backward.default:
+            gradient, x = args
+            return torch.where((x > -3) & (x < 3), gradient / 6, 0.0)
+        return func(*args, **(kwargs or {}))
+
+
+def widened(value: Any) -> Any:
+    """An argument in float64, where it is a float."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return value.detach().double().requires_grad_(value.requires_grad)
