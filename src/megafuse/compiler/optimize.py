@@ -7,6 +7,7 @@ else of the module changes, and taking it away is all there is to `deoptimize`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -84,7 +85,8 @@ class Optimized:
 
         self.model = model
         self.recorder = Recorder(model, runs)
-        self.run = torch.compile(_entry(model), backend=self.recorder, dynamic=True)
+        entry, recorder = _entry(model), self.recorder
+        self.run: Callable[..., Any] = torch.compile(entry, backend=recorder, dynamic=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or torch.fx._symbolic_trace._is_fx_tracing_flag:
