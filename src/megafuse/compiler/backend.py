@@ -7,6 +7,7 @@ runs as it is, and says why once.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from megafuse.compiler.compile import Compiled, NotFused, OurMistake, only_device, planned
+from megafuse.graph import draws
 from megafuse.graph.capture import Argument, Captured, Returned
 from megafuse.graph.guards import symbols_of
 from megafuse.graph.lowering import decompositions
@@ -53,8 +55,20 @@ def _cut(*joint: Any, **how: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphM
     """Where the fewest bytes are saved: random numbers are drawn again, not saved."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+    _keep_what_is_random(joint[0].graph)
     with recomputable():
         return min_cut_rematerialization_partition(*joint, **how)
+
+
+def _keep_what_is_random(graph: torch.fx.Graph) -> None:
+    """A checkpoint asks for everything in it to be computed again. Of attention, and of the state
+    that random numbers are drawn from, results are saved all the same: to run such an operation a
+    second time, torch would save and set the generator around it."""
+    for node in graph.nodes:
+        random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if random or node.target is draws.ops.state.default:
+            for each in (node, *(user for user in node.users if user.target is operator.getitem)):
+                each.meta.pop("recompute", None)
 
 
 def _compiler(
