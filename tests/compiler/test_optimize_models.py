@@ -1,4 +1,4 @@
-"""mf.optimize of transformers' models: generate, save_pretrained, adapters, checkpointing, training.
+"""mf.optimize of transformers' models: generate, save, adapters, checkpointing, training.
 
 Small models of random weights: nothing is downloaded.
 """
@@ -99,21 +99,20 @@ def test_save_pretrained(tmp_path: Path) -> None:
 
 def test_adapters_of_peft() -> None:
     peft = pytest.importorskip("peft", reason="needs peft, of the dev extra")
-    model = mf.optimize(FAMILIES["Llama"].make())
-    close(model, text())
+    model = mf.optimize(FAMILIES["Llama"].make(num_hidden_layers=1))
+    with torch.no_grad():
+        close(model, text())
     config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     adapted = peft.get_peft_model(model, config)
     close(model, text())
     assert adapted.get_base_model() is model
-    with torch.no_grad():
-        before = model(**text(2, 4)).logits
-        assert torch.isfinite(before).all()
 
 
 def test_gradient_checkpointing() -> None:
-    model: Any = FAMILIES["Llama"].make().train()
+    model: Any = FAMILIES["Llama"].make(num_hidden_layers=1).train()
     model.gradient_checkpointing_enable()
     close(mf.optimize(model), text())
+    assert not any(graph.not_fused for graph in mf.explain(model).graphs)
 
 
 def test_training_follows_eager() -> None:
@@ -140,9 +139,7 @@ def test_the_page_draws_the_block_that_explain_found() -> None:
     with torch.no_grad():
         found = mf.explain(FAMILIES["GPT-2"].make(), **text())
     (graph,) = found.graphs
-    (block,) = [
-        layer for layer in graph.layers(graph.passes[0]) if layer.path == "transformer.h.0"
-    ]
+    (block,) = [layer for layer in graph.layers(graph.passes[0]) if layer.path == "transformer.h.0"]
     kernels = sum(step.kind != "library" for step in block.steps)
     drawn = PAGE.read_text(encoding="utf-8")
     calls = len(block.steps) - kernels
