@@ -167,6 +167,7 @@ def api() -> dict[str, str]:
     """The three pages: a mkdocstrings directive for each op, module and function."""
     import megafuse
     from megafuse.bench.api import bench
+    from megafuse.compiler.explain_model import explain
     from megafuse.registry.card import dtypes
 
     ops = [
@@ -184,7 +185,7 @@ def api() -> dict[str, str]:
         modules.append(_documented(getattr(megafuse.nn, name)))
     for name in megafuse.__all__:
         # The package `bench` can be called, and stands for this.
-        found = bench if name == "bench" else getattr(megafuse, name)
+        found = {"bench": bench, "explain": explain}.get(name) or getattr(megafuse, name)
         if name not in megafuse.OPS and (inspect.isfunction(found) or inspect.isclass(found)):
             functions.append(_documented(found))
     return {

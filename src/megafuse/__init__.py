@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from megafuse import nn, reference
-from megafuse.compiler import Fused, fuse
+from megafuse.compiler import Fused, deoptimize, fuse, optimize
 from megafuse.doctor import doctor
 from megafuse.ops import BROKEN, OPS
 from megafuse.runtime.fp32_matmul import get_fp32_matmul, set_fp32_matmul
@@ -30,8 +30,16 @@ def bench(function: Any, *args: Any, **options: Any) -> Result:
     return bench(function, *args, **options)
 
 
+def explain(model: Any, *args: Any, **kwargs: Any) -> ModelExplanation:
+    """What became of a model's graphs: see `megafuse.compiler.explain_model.explain`."""
+    from megafuse.compiler.explain_model import explain  # brings sympy, which takes a second
+
+    return explain(model, *args, **kwargs)
+
+
 if TYPE_CHECKING:
     from megafuse.bench.result import Result
+    from megafuse.compiler.explain_model import ModelExplanation
 
 
 def __getattr__(name: str) -> Callable[..., Tensor]:
@@ -48,10 +56,13 @@ __all__ = [
     "OPS",
     "Fused",
     "bench",
+    "deoptimize",
     "doctor",
+    "explain",
     "fuse",
     "get_fp32_matmul",
     "nn",
+    "optimize",
     "reference",
     "set_fp32_matmul",
     *OPS,

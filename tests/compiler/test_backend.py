@@ -12,6 +12,7 @@ import torch
 from families import FAMILIES, Family
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from compiler.placed import here
 from megafuse.compiler.backend import backend
@@ -229,6 +230,22 @@ def test_dropout_has_one_mask_in_both_passes() -> None:
     assert torch.equal(grad == 0, first == 0)
     torch.testing.assert_close(grad, first.detach())
     assert 0.4 < (first == 0).double().mean() < 0.6
+
+
+def test_a_checkpoint_around_attention_and_dropout() -> None:
+    def layer(x: Tensor) -> Tensor:
+        return x + F.scaled_dot_product_attention(x, x, x).tanh()
+
+    def dropped(x: Tensor) -> Tensor:
+        return F.dropout(x.exp(), 0.5)
+
+    x = torch.randn(2, 4, 8, 16, requires_grad=True)
+    ours = compiled(lambda x: checkpoint(layer, x, use_reentrant=False))(x)
+    grads = [torch.autograd.grad(t.square().sum(), x)[0] for t in (ours, layer(x))]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+    out = compiled(lambda x: checkpoint(dropped, x, use_reentrant=False))(x)
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(grad, out.detach())
 
 
 def test_hooks_and_weights_that_change_later() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from megafuse.compiler.compile import NotFused, OurMistake, only_device, planned
+from megafuse.compiler.compile import Compiled, NotFused, OurMistake, only_device, planned
 from megafuse.graph.capture import Argument, Captured, Returned
 from megafuse.graph.guards import symbols_of
 from megafuse.graph.lowering import decompositions
@@ -22,16 +22,26 @@ from megafuse.graph.recompute import cut
 from megafuse.runtime import fallback, loader, progress
 
 Program = Callable[[list[Any]], Sequence[Any]]  # AOTAutograd's boxed convention
+# Is told of each graph: its name, and the program that it becomes, or why there is none.
+Watch = Callable[[str, Compiled | NotFused], None]
 
 
 def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """What torch.compile calls for each graph of Dynamo's."""
+    return watched(module, example_inputs, lambda name, made: None)
+
+
+def watched(
+    module: torch.fx.GraphModule, example_inputs: Sequence[Any], watch: Watch, runs: bool = True
+) -> Callable[..., Any]:
+    """The same, for someone who wants to know. Without `runs` programs are planned, not built:
+    PyTorch runs the graphs."""
     from torch._dynamo.backends.common import aot_autograd
 
     compiler = aot_autograd(
-        fw_compiler=_compiler("forward"),
-        bw_compiler=_compiler("backward"),
-        inference_compiler=_compiler("model"),
+        fw_compiler=_compiler("forward", watch, runs),
+        bw_compiler=_compiler("backward", watch, runs),
+        inference_compiler=_compiler("model", watch, runs),
         decompositions=decompositions(),
         partition_fn=cut,
     )
@@ -39,23 +49,30 @@ def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call
     return made
 
 
-def _compiler(name: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Program]:
+def _compiler(
+    name: str, watch: Watch, runs: bool
+) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Program]:
     def compile_graph(traced: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Program:
-        return program_of(traced, name)
+        return _program(traced, name, watch, runs)
 
     return compile_graph
 
 
-def program_of(traced: torch.fx.GraphModule, name: str) -> Program:
+def _program(traced: torch.fx.GraphModule, name: str, watch: Watch, runs: bool) -> Program:
     """One of AOTAutograd's graphs as a C++ program, or as it is where there can be none."""
     host = loader.load()
     if host is None:  # it has said why
+        watch(name, NotFused("there is no C++ compiler that works: see `megafuse doctor`"))
         return _boxed(lambda args: traced(*args))
     try:
         with _disable_current_modes():  # AOTAutograd's, to which a constant's value is none
             made = planned(_captured(traced), name, only_device(_values(traced)), "fused")
     except NotFused as why:
+        watch(name, why)
         _tell(why)
+        return _boxed(lambda args: traced(*args))
+    watch(name, made)
+    if not runs:
         return _boxed(lambda args: traced(*args))
     _, handle = host.graph_function(_Unexpected(traced), traced)
     host.graph_add(handle, made.description)

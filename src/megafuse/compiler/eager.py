@@ -31,16 +31,22 @@ def counted(
         leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
         fake = [_fake(mode, leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         given, named = pytree.tree_unflatten(fake, spec)
-        with _Counting() as forward:
-            returned = pytree.tree_leaves(function(*given, **named))
-        results = [r for r in returned if isinstance(r, torch.Tensor) and r.requires_grad]
-        wanted = [t for t in fake if isinstance(t, torch.Tensor) and t.requires_grad]
-        if not results or not wanted:
-            return forward.traffic, None
-        gradients = [torch.empty_like(result) for result in results]
-        with _Counting() as backward:
-            torch.autograd.grad(results, wanted, gradients, allow_unused=True)
-    return forward.traffic, backward.traffic
+        with Counting() as forward:
+            returned = function(*given, **named)
+        return forward.traffic, backward_of(returned, fake)
+
+
+def backward_of(returned: Any, leaves: Sequence[Any]) -> Traffic | None:
+    """What the gradients of these leaves take; None where there are none."""
+    results = [r for r in _tensors(returned) if r.requires_grad]
+    wanted = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
+    if not results or not wanted:
+        return None
+    gradients = [torch.empty_like(result) for result in results]
+    counting = Counting()
+    with counting:
+        torch.autograd.grad(results, wanted, gradients, allow_unused=True)
+    return counting.traffic
 
 
 def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
@@ -48,7 +54,9 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     return made.requires_grad_(tensor.requires_grad)
 
 
-class _Counting(TorchDispatchMode):
+class Counting(TorchDispatchMode):
+    """Adds up what runs inside it."""
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.traffic = Traffic()
@@ -67,7 +75,8 @@ def _works(func: torch._ops.OpOverload) -> bool:
     views = func.is_view or any(
         a.alias_info is not None and not a.alias_info.is_write for a in func._schema.arguments
     )
-    return not views and not name.startswith(("empty", "new_empty", "detach", "_local_scalar"))
+    free = ("empty", "new_empty", "detach", "_local_scalar", "_unsafe_view")
+    return not views and not name.startswith(free)
 
 
 def _tensors(nested: Any) -> list[torch.Tensor]:

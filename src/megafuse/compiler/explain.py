@@ -25,7 +25,7 @@ from megafuse.compiler.labels import (
 from megafuse.compiler.recomputed import recomputed
 from megafuse.compiler.source import call_reads, label, read_buffers
 from megafuse.graph.errors import CaptureError
-from megafuse.graph.ir import Graph, Input, Number, Reduce
+from megafuse.graph.ir import Graph, Input, Number, Reduce, Value
 from megafuse.graph.multiples import told
 from megafuse.graph.plan import Buffer, Call, Cut, Kernel, Plan
 
@@ -45,6 +45,7 @@ class Step:
     bytes_written: int
     reason: str = ""  # why the library does it
     sums: tuple[str, ...] = ()  # what it writes that is added up, without storing its terms
+    modules: tuple[str, ...] = ()  # of a model: those whose forward it computes a part of
 
     @property
     def bytes_moved(self) -> int:
@@ -76,6 +77,19 @@ class Pass:
     @property
     def launches(self) -> int:
         return len(self.steps)
+
+    @property
+    def kernels(self) -> int:
+        return sum(step.kind != "library" for step in self.steps)
+
+    @property
+    def library_calls(self) -> int:
+        return self.launches - self.kernels
+
+    def __str__(self) -> str:
+        from megafuse.compiler.explained import pass_lines
+
+        return "\n".join(pass_lines(self))
 
 
 @dataclass(frozen=True)
@@ -125,7 +139,7 @@ def explain(
         name,
         tuple(_argument(a.name, leaf) for a, leaf in zip(captured.arguments, leaves, strict=True)),
         str(where),
-        _pass("forward", plan, forward_labels(plan, captured), symbols, forward),
+        pass_of("forward", plan, forward_labels(plan, captured), symbols, forward),
         _backward(made, symbols, backward),
         tuple(buffer.name for buffer in kept),
         sum(_bytes(buffer.dtype, buffer.shape, symbols) for buffer in kept),
@@ -138,12 +152,13 @@ def _backward(made: Compiled, symbols: Symbols, traffic: Traffic | None) -> Pass
     if made.backward is None:
         return None
     plan = made.backward[1]
-    return _pass("backward", plan, backward_labels(plan, made.captured), symbols, traffic)
+    return pass_of("backward", plan, backward_labels(plan, made.captured), symbols, traffic)
 
 
-def _pass(
+def pass_of(
     name: str, plan: Plan, labels: dict[Buffer, str], symbols: Symbols, traffic: Traffic | None
 ) -> Pass:
+    """A plan's steps, with what eager would move beside."""
     steps = tuple(_step(step, labels, symbols) for step in plan.steps)
     return Pass(name, steps, tuple(map(_stored, plan.cuts)), traffic)
 
@@ -160,6 +175,7 @@ def _step(step: Kernel | Call, labels: dict[Buffer, str], symbols: Symbols) -> S
         int(_known(step.bytes_read, symbols)),
         int(_known(step.bytes_written, symbols)),
         sums=tuple(label(o.buffer, labels) for o in step.sums if o.buffer is not None),
+        modules=_modules(step.values),
     )
 
 
@@ -176,7 +192,12 @@ def _call(step: Call, labels: dict[Buffer, str], symbols: Symbols) -> Step:
         sum(_bytes(t.buffer.dtype, t.shape, symbols) for t in read),
         sum(_bytes(b.dtype, b.shape, symbols) for b in written),
         _why_the_library(step),
+        modules=_modules([step.value] if step.value is not None else []),
     )
+
+
+def _modules(values: Sequence[Value]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(v.origin.module for v in values if v.origin.module is not None))
 
 
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "matmul", "linear", "mv", "dot", "addmv")
@@ -192,6 +213,8 @@ def _why_the_library(step: Call) -> str:
         return "its softmax is along a dimension that is not the last"
     if name in _PRODUCTS:
         return "matrix products are the library's"
+    if "attention" in name or "convolution" in name:
+        return f"{'attention is' if 'attention' in name else 'convolutions are'} the library's"
     if torch.Tag.nondeterministic_seeded in step.target.tags:
         return "it draws random numbers, as PyTorch draws them"
     return f"there is no kernel of ours for {name}"
@@ -223,10 +246,12 @@ def _argument(name: str, leaf: Any) -> str:
 def symbols_of(made: Compiled, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Symbols:
     """What each symbol is in this call."""
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
-    return _symbols(made.forward[0], [leaves[i] for i in made.captured.placeholders()])
+    return symbols_in(made.forward[0], [leaves[i] for i in made.captured.placeholders()])
 
 
-def _symbols(graph: Graph, leaves: Sequence[Any]) -> Symbols:
+def symbols_in(graph: Graph, leaves: Sequence[Any]) -> Symbols:
+    """What each symbol is where a graph's inputs are these. A stand-in's size that is a symbol
+    itself is what it was in the call that the stand-in was made for."""
     found: Symbols = {}
     for value, leaf in zip(graph.inputs, leaves, strict=False):
         if isinstance(value, Number):
@@ -236,9 +261,13 @@ def _symbols(graph: Graph, leaves: Sequence[Any]) -> Symbols:
             pairs = [*zip(value.shape, leaf.shape, strict=True)]
             pairs += [*zip(value.strides, leaf.stride(), strict=True)]
             pairs.append((value.offset, leaf.storage_offset()))
-        tells = ((told(size), number) for size, number in pairs)
+        tells = ((told(size), _plain(number)) for size, number in pairs)
         found.update((t[0], n if t[1] == 1 else n // t[1]) for t, n in tells if t is not None)
     return found
+
+
+def _plain(number: Any) -> Any:
+    return number.node.hint if isinstance(number, (torch.SymInt, torch.SymFloat)) else number
 
 
 def _known(size: Any, symbols: Symbols) -> Any:
@@ -252,4 +281,13 @@ def _bytes(dtype: torch.dtype, shape: Sequence[Any], symbols: Symbols) -> int:
     return count * dtype.itemsize
 
 
-__all__ = ["Explanation", "Pass", "Step", "Stored", "explain", "symbols_of"]
+__all__ = [
+    "Explanation",
+    "Pass",
+    "Step",
+    "Stored",
+    "explain",
+    "pass_of",
+    "symbols_in",
+    "symbols_of",
+]

@@ -41,6 +41,7 @@ class Origin:
     file: str | None = None
     line: int | None = None
     text: str | None = None  # the line itself
+    module: str | None = None  # whose forward it is in, by Dynamo's name for the nn.Module
 
 
 @dataclass(eq=False, kw_only=True)

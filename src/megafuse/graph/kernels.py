@@ -29,8 +29,8 @@ class Kernels:
         self.name, self.rounds, self.device, self.tensors = name, rounds, device, tensors
         self.bodies: dict[str, Body] = {}
 
-    def of(self, cluster: Cluster, stored: list[Value]) -> list[Kernel]:
-        """One kernel that writes all of them."""
+    def of(self, cluster: Cluster, stored: list[Value], members: list[Value]) -> list[Kernel]:
+        """One kernel that computes the members, and writes what is stored of them."""
         builder = BodyBuilder(cluster, self.tensors)
         written = [value for value in stored if value not in cluster.sums]
         elements, rows = self._stores(builder, written, [None])
@@ -69,7 +69,7 @@ class Kernels:
             [operand for _, operand in rows],
             [operand for _, operand in sums],
             builder.words,
-            stored,
+            members,
         )
         _count_bytes(kernel, builder)
         return [kernel]

@@ -171,7 +171,7 @@ class _Partition:
             for value in stored:
                 self._allocate(value)
             if stored:
-                steps += self.kernels.of(cluster, stored)
+                steps += self.kernels.of(cluster, stored, members[cluster])
         places = zip(self.graph.outputs, self.graph.strides, strict=True)
         outputs = [
             self._output(at, value, strides is None) for at, (value, strides) in enumerate(places)

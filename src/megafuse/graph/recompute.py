@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -40,8 +41,20 @@ def cut(
     for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
         node.replace_all_uses_with(node.args[0])  # to the partitioner a copy of its own
         joint.graph.erase_node(node)
+    _keep_what_is_random(joint.graph)
     with _recomputable(joint):
         return min_cut_rematerialization_partition(joint, *rest, **how)
+
+
+def _keep_what_is_random(graph: torch.fx.Graph) -> None:
+    """A checkpoint asks for everything in it to be computed again. Of attention, and of the state
+    that random numbers are drawn from, results are saved all the same: to run such an operation a
+    second time, torch would save and set the generator around it."""
+    for node in graph.nodes:
+        random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if random or node.target is draws.ops.state.default:
+            for each in (node, *(user for user in node.users if user.target is operator.getitem)):
+                each.meta.pop("recompute", None)
 
 
 @contextmanager

@@ -279,8 +279,15 @@ def _given(node: torch.fx.Node) -> list[torch.Tensor]:
 def _named(graph: torch.fx.Graph) -> dict[torch.fx.Node, Origin]:
     """Each node's origin; of the nodes of one line in a row, the last has the variable's name."""
     calls = [node for node in graph.nodes if node.op in ("call_function", "get_attr")]
-    origins = {node: origin.parsed(node.meta.get("stack_trace")) for node in calls}
+    origins = {node: _origin(node) for node in calls}
     for node, after in itertools.pairwise(calls):
         if origins[after] == origins[node]:
             origins[node] = replace(origins[node], name=None)
     return origins
+
+
+def _origin(node: torch.fx.Node) -> Origin:
+    """Its line, and the module: a gradient's is that of what it is the gradient of."""
+    found = origin.parsed(node.meta.get("stack_trace"))
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    return replace(found, module=list(stack.values())[-1][0]) if stack else found

@@ -1,0 +1,120 @@
+"""`optimize`: a model that runs through our backend, and is the same object as before.
+
+torch's own `nn.Module.compile` has a place for it: what lies in `_compiled_call_impl` is called in
+place of `forward` and its hooks, is no part of the state, and is not copied or saved. So nothing
+else of the module changes, and taking it away is all there is to `deoptimize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+Model = TypeVar("Model", bound=nn.Module)
+# What Dynamo should do otherwise than by default while it captures such a model.
+_DYNAMO = {
+    "skip_nnmodule_hook_guards": False,  # hooks that are added later are seen
+    "specialize_float": True,  # else every math.pi is an argument, and a tensor on the CPU
+    "recompile_limit": 32,  # kinds of calls: train, eval, no_grad, autocast, a batch of 1, …
+}
+
+
+def optimize(model: Model) -> Model:
+    """Makes the model run as programs of fused kernels, forward and backward; returns the model.
+
+        model = mf.optimize(model)
+        print(mf.explain(model, x))  # what became one kernel, what did not, and why
+
+    It is captured when it is first called. Other batch sizes and lengths run what is there. The
+    module stays what it is: parameters, state_dict, hooks, train() and eval(), to(), saving. Copies
+    of it, by deepcopy or torch.load, are not optimized. `deoptimize` gives the original back.
+    """
+    if optimized(model) is None:
+        model._compiled_call_impl = Optimized(model)
+    return model
+
+
+def deoptimize(model: Model) -> Model:
+    """The model as it was before `optimize`: returns it. Of others nothing changes."""
+    if optimized(model) is not None:
+        del model._compiled_call_impl
+    return model
+
+
+def optimized(model: Any) -> Optimized | None:
+    """What `optimize` has put there. Raises TypeError for what can have nothing there."""
+    check(model)
+    found = model._compiled_call_impl
+    if found is None or isinstance(found, Optimized):
+        return found
+    raise TypeError(
+        f"This {type(model).__name__} is compiled already, by its method compile() and another "
+        "backend. Set model._compiled_call_impl = None first, or leave it as it is."
+    )
+
+
+def check(model: Any) -> None:
+    """Raises TypeError, in plain words, for what is no module that can be captured."""
+    kind = type(model).__name__
+    if isinstance(model, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+        raise TypeError(
+            f"This is TorchScript (a {kind}): there is no Python in it to capture. "
+            "Pass the module that it was made from."
+        )
+    if isinstance(model, torch._dynamo.OptimizedModule):
+        raise TypeError(
+            "This model is what torch.compile returned: it is compiled already. "
+            "Pass the model that torch.compile was given."
+        )
+    if isinstance(model, nn.Module):
+        return
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        raise TypeError(f"{model.__name__} is a class: pass a model, such as {model.__name__}(…).")
+    instead = " Functions are for megafuse.fuse." if callable(model) else ""
+    raise TypeError(f"A model is a torch.nn.Module, and this is a {kind}.{instead}")
+
+
+class Optimized:
+    """What an optimized module calls."""
+
+    def __init__(self, model: nn.Module, runs: bool = True) -> None:
+        from megafuse.compiler.recorded import Recorder  # takes sympy with it, which takes a second
+
+        self.model = model
+        self.recorder = Recorder(model, runs)
+        entry, recorder = _entry(model), self.recorder
+        self.run: Callable[..., Any] = torch.compile(entry, backend=recorder, dynamic=True)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or torch.fx._symbolic_trace._is_fx_tracing_flag:
+            forward: Any = self.model._call_impl
+            return forward(*args, **kwargs)  # a part of what others capture
+        config = torch._dynamo.config
+        before = [(name, getattr(config, name)) for name in _DYNAMO]
+        for name, value in _DYNAMO.items():
+            setattr(config, name, value)
+        try:
+            return self.run(*args, **kwargs)
+        finally:
+            for name, value in before:
+                setattr(config, name, value)
+
+    def __deepcopy__(self, memo: Any) -> None:
+        """For modules with a __getstate__ of their own: their copies are not optimized either."""
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+
+def _entry(model: nn.Module) -> Any:
+    """What Dynamo captures. It keeps what it compiled by code object, and only so many; so each
+    model has its own."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model._call_impl(*args, **kwargs)
+
+    call.__code__ = call.__code__.replace()
+    return call
