@@ -13,7 +13,8 @@ LOSES_CHECKS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12)
 
 def hints(shapes: ShapeEnv) -> dict[Any, Any]:
     """The size that each symbol had when it was traced; `var_to_val` before torch 2.11."""
-    found: dict[Any, Any] = getattr(shapes, "backed_var_to_val", None) or shapes.var_to_val
+    name = "backed_var_to_val" if hasattr(shapes, "backed_var_to_val") else "var_to_val"
+    found: dict[Any, Any] = getattr(shapes, name)
     return found
 
 
