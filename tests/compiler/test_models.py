@@ -40,6 +40,8 @@ def called(function: Any, args: list[Any], mode: TorchDispatchMode | None = None
         return list(results)
     random = torch.Generator().manual_seed(len(results))
     drawn = [torch.randn(r.shape, generator=random).bfloat16().to(r.dtype) for r in results]
+    if isinstance(mode, Noise):  # what the backward is given
+        drawn = [mode.argument(each) for each in drawn]
     with within:
         return [*results, *torch.autograd.grad(results, wanted, drawn)]
 
