@@ -8,12 +8,14 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 from megafuse.codegen import expression
 from megafuse.compiler.fuzz import Argument, Program, record, trial
 from megafuse.compiler.fuzz.__main__ import main
 from megafuse.compiler.fuzz.child import Child
 from megafuse.compiler.fuzz.grammar import generate
+from megafuse.compiler.fuzz.noise import Noise
 from megafuse.compiler.fuzz.report import Finding, summary, test_case
 from megafuse.compiler.fuzz.shrink import shrunk
 from megafuse.compiler.fuzz.trial import Outcome
@@ -124,6 +126,17 @@ def test_a_crash_is_a_finding_and_the_next_program_runs() -> None:
         assert child.trial(Program.of_source(PLANTED, ARGUMENTS)).verdict == "right"
     finally:
         child.close()
+
+
+def test_noise_leaves_alone_what_rounds_nothing() -> None:
+    """Else no element would be equal to amax, and its gradient NaN: right by any rule."""
+    x = torch.randn(5, 40, requires_grad=True)
+    with Noise():
+        (gradient,) = torch.autograd.grad(x.amax(1).sum(), x)
+        noisy = x.exp()
+    torch.testing.assert_close(gradient.sum(1), torch.ones(5))
+    assert not torch.equal(noisy, x.exp())
+    torch.testing.assert_close(noisy, x.exp())
 
 
 def test_summary_counts() -> None:

@@ -44,6 +44,8 @@ def called(function: Any, args: list[Any], mode: TorchDispatchMode | None = None
         torch.randn(r.shape, generator=random, device="cpu").bfloat16().to(r.device, r.dtype)
         for r in results
     ]
+    if isinstance(mode, Noise):  # what the backward is given
+        cotangents = [mode.argument(each) for each in cotangents]
     with within:
         return [*results, *torch.autograd.grad(results, wanted, cotangents)]
 

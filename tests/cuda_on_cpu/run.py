@@ -130,6 +130,8 @@ def results(
     if wanted:
         at = [t for t in made if t.requires_grad]
         along = [torch.linspace(-1, 1, t.numel()).view(t.shape).to(t.device, t.dtype) for t in at]
+        if isinstance(mode, Noise):  # what the backward is given
+            along = [mode.argument(each) for each in along]
         with within:
             gradients = torch.autograd.grad(at, wanted, along)
         found += [g if g is None else g.cpu() for g in gradients]

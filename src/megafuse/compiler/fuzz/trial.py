@@ -162,6 +162,8 @@ def _run(
         for at, r in enumerate(results)
         if r.is_floating_point()
     }
+    if isinstance(mode, Noise):  # what the backward is given
+        cotangents = {at: mode.argument(each) for at, each in cotangents.items()}
     at = [i for i in cotangents if results[i].requires_grad]
     if not at:
         return [*results, *([None] * len(wanted))]
