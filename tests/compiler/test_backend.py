@@ -8,14 +8,17 @@ from importlib import metadata
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from families import FAMILIES, Family
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._sympy.functions import FloorDiv
 from torch.utils.checkpoint import checkpoint
 
 from compiler.placed import here
 from megafuse.compiler.backend import backend
+from megafuse.graph.lowering.lower import _cancelled
 from megafuse.runtime import cpp, fallback, generated, loader
 
 pytestmark = pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler")
@@ -260,6 +263,16 @@ def test_hooks_and_weights_that_change_later() -> None:
     torch.testing.assert_close(call(x), model(x))
     first.weight = nn.Parameter(torch.randn(6, 6))
     torch.testing.assert_close(call(x), model(x))
+
+
+def test_what_is_left_of_a_size_after_a_division() -> None:
+    """ConvNeXt's patches: torch writes n²//n for n, and both stand for sizes of one tensor."""
+    n = FloorDiv(sympy.Symbol("s", integer=True, positive=True), 4)
+    unsimplified = FloorDiv(n**2, n)
+    assert unsimplified != n
+    assert _cancelled(unsimplified) == n
+    assert _cancelled(n) == n
+    assert _cancelled(FloorDiv(n**2 + 1, n)) == FloorDiv(n**2 + 1, n)
 
 
 def test_nothing_in_it() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import sympy
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import FloorDiv
 
 from megafuse.graph import guards, origin, torch_versions
 from megafuse.graph.capture import Captured
@@ -121,7 +122,7 @@ class _Lowering:
     def size(self, size: Any) -> Size:
         if not isinstance(size, Symbolic):
             return int(size)
-        expr = guards.simpler(size.node.expr.xreplace(self.symbols), self.equal)
+        expr = _cancelled(guards.simpler(size.node.expr.xreplace(self.symbols), self.equal))
         return int(expr) if expr.is_Integer else expr
 
     # What comes from outside
@@ -264,6 +265,16 @@ class _Lowering:
             return
         if value.origin == replace(origin, name=None):
             self.builder.rename(value, origin)
+
+
+def _cancelled(expr: sympy.Expr) -> sympy.Expr:
+    """n²//n is n, as torch writes what is left of a view's size: nobody divides by a size of 0."""
+    for division in expr.atoms(FloorDiv):
+        top, by = division.args
+        exact = top / by
+        if not by.is_Integer and sympy.fraction(exact)[1] == 1:
+            expr = expr.xreplace({division: exact})
+    return expr
 
 
 def _taken(node: torch.fx.Node) -> list[torch.Tensor]:
