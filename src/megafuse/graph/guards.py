@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.functions import CeilToInt, FloorDiv, IntTrueDiv
 
 from megafuse.graph.multiples import Symbols, told
 
@@ -127,8 +127,20 @@ def _circular(equal: Equal) -> bool:
     return False
 
 
+def _is_rounded_up(expr: sympy.Basic) -> bool:
+    return isinstance(expr, CeilToInt) and isinstance(expr.args[0], IntTrueDiv)
+
+
+def _rounded_up(expr: sympy.Basic) -> sympy.Basic:
+    """ceil(n / m) of whole numbers, by whole numbers: sizes that attention pads are such."""
+    n, m = expr.args[0].args
+    return FloorDiv(n + m - 1, m)
+
+
 def simpler(expr: sympy.Expr, equal: Equal) -> sympy.Expr:
     """The same size, with what is known to be equal replaced."""
+    if expr.has(CeilToInt):
+        expr = expr.replace(_is_rounded_up, _rounded_up)
     for _ in range(_STEPS):  # one may lead to the next
         expr, before = expr.xreplace(equal), expr
         if expr == before:

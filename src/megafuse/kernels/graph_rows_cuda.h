@@ -225,7 +225,8 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     return reinterpret_cast<typename Out<O>::T*>(words[O]) + i64(blockIdx.x) * stride(O, 1) +
            column;
   }
-  // The threads of a block's first row get what those of its other rows have summed, in their order.
+  // The threads of a block's first row get what those of its other rows have summed, in their
+  // order.
   template <class T>
   __device__ __forceinline__ void add_slots(T (&sum)[kVector]) const {
     __shared__ T all[kVector][Cut::threads * Cut::rows];

@@ -58,8 +58,8 @@ template <class T>
 MF_INLINE T fmod(T a, T b) {
   return divides_badly(b) ? T(0) : T(a % (divides_badly(b) ? T(1) : b));
 }
-// Whether both are below 2^32, as places and sizes nearly always are, and b is no 0: the GPU divides
-// 32 bits in a fifth of the time.
+// Whether both are below 2^32, as places and sizes nearly always are, and b is no 0: the GPU
+// divides 32 bits in a fifth of the time.
 template <class T>
 MF_INLINE bool divides_briefly(T a, T b) {
 #if MF_ON_GPU

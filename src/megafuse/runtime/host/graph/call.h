@@ -8,6 +8,23 @@
 
 namespace megafuse::graph {
 
+// torch's attention pads a mask whose rows do not begin at whole 16 bytes before it calls its
+// kernel. A program calls the kernel itself, with sizes that may need it where those it was traced
+// with did not.
+inline at::Tensor with_whole_rows(const at::Tensor& mask) {
+  constexpr int64_t kWhole = 8;
+  const int64_t last = mask.dim() - 1;
+  if (!mask.is_cuda() || last < 0) return mask;
+  bool whole = mask.stride(last) == 1;
+  for (int64_t d = 0; d < last; ++d)
+    whole = whole && (mask.size(d) == 1 || mask.stride(d) % kWhole == 0);
+  if (whole) return mask;
+  std::vector<int64_t> sizes = mask.sizes().vec();
+  sizes.back() = (sizes.back() + kWhole - 1) / kWhole * kWhole;
+  const at::Tensor padded = allocate(sizes, {}, mask.scalar_type(), mask.device());
+  return padded.narrow(last, 0, mask.size(last)).copy_(mask);
+}
+
 // One argument of the operation: a constant, a number of the call, a tensor, or a list of these.
 struct Argument {
   enum class Kind : uint8_t { kConstant, kInteger, kReal, kTensor, kList };
@@ -18,6 +35,7 @@ struct Argument {
   std::vector<Argument> items;
   c10::TypePtr type;       // of a list: what its items are declared as
   bool as_tensor = false;  // a number where the schema has a tensor
+  bool is_mask = false;    // of an attention
 
   c10::IValue value(const Memory& memory) const {
     switch (kind) {
@@ -28,7 +46,7 @@ struct Argument {
       case Kind::kReal:
         return number(memory.slots[slot].real);
       case Kind::kTensor:
-        return memory.view(view);
+        return is_mask ? with_whole_rows(memory.view(view)) : memory.view(view);
       case Kind::kList:
         break;
     }

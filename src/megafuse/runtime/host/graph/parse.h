@@ -165,8 +165,10 @@ inline CallStep parse_call(Reader r) {
   const Reader given = r["arguments"];
   TORCH_CHECK(size_t(given.size()) == declared.size(), "megafuse: ", op.schema(), " takes ",
               declared.size(), " arguments");
-  for (size_t i = 0; i < declared.size(); ++i)
+  for (size_t i = 0; i < declared.size(); ++i) {
     step.arguments.push_back(parse_argument(given[int(i)], declared[i].type()));
+    step.arguments.back().is_mask = declared[i].name() == "attn_bias";
+  }
   return step;
 }
 
