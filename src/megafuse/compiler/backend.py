@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from megafuse.compiler.compile import Compiled, NotFused, OurMistake, only_device, planned
+from megafuse.graph import torch_versions
 from megafuse.graph.capture import Argument, Captured, Returned
 from megafuse.graph.guards import symbols_of
 from megafuse.graph.lowering import decompositions
@@ -90,7 +91,8 @@ def _boxed(call: Program) -> Program:
 
 
 class _Unexpected:
-    """The program was made for the very graph that Dynamo guards: arguments always fit."""
+    """The program was made for the very graph that Dynamo guards: arguments always fit, unless an
+    older torch has not seen that a model has another dtype."""
 
     def __init__(self, traced: torch.fx.GraphModule) -> None:
         self.traced = traced
@@ -100,7 +102,11 @@ class _Unexpected:
             f"{leaf.dtype} {tuple(leaf.shape)}" if isinstance(leaf, torch.Tensor) else repr(leaf)
             for leaf in leaves
         )
-        _tell(OurMistake(f"it does not take what it was made for: {shown}; please report this"))
+        words = f"it does not take what it was made for: {shown}"
+        if torch_versions.GUARDS_LESS:
+            _tell(NotFused(words))
+        else:
+            _tell(OurMistake(f"{words}; please report this"))
         return self.traced(*leaves)
 
 

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+_VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 # Before 2.12 the checks of values that linalg.inv and its like make were lost when traced.
-LOSES_CHECKS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12)
+LOSES_CHECKS = _VERSION < (2, 12)
+# And a compiled model that became model.double() was called as it was.
+GUARDS_LESS = _VERSION < (2, 12)
 
 
 def hints(shapes: ShapeEnv) -> dict[Any, Any]:

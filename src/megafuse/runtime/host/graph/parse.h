@@ -132,6 +132,8 @@ inline Argument parse_argument(Reader r, const c10::TypePtr& type) {
     return parse_argument(r, optional->getElementType());
   if (kind == "constant") {
     made.constant = parse_value(r[1].object, type);
+    if (made.constant.isNone() && type->kind() == c10::TypeKind::TensorType)
+      made.constant = at::Tensor();  // torch's own schemas have some that may be undefined
   } else if (kind == "integer") {
     made.kind = Argument::Kind::kInteger;
     made.slot = r[1].place();
