@@ -43,11 +43,6 @@ def test_planted_mistakes_are_found() -> None:
 
 
 @pytest.mark.slow
-def test_a_few() -> None:
-    run(*(f"{group}:{name}" for group, names in QUICK.items() for name in names))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("group", [*GROUPS, "hand_written", "plans", "fuzz:0:20"])
 def test_group(group: str) -> None:
     run(group)
