@@ -1,6 +1,6 @@
 """Compiles every CUDA kernel of the package for every architecture, without a GPU.
 
-    python .ci/compile_cuda.py              NVRTC 13 and NVRTC 12, two architectures a kernel
+    python .ci/compile_cuda.py              NVRTC 13 and NVRTC 12, one or two architectures a kernel
     python .ci/compile_cuda.py --every      every kernel for every architecture
     python .ci/compile_cuda.py --quick      one architecture for each NVRTC
     python .ci/compile_cuda.py --arch sm_90 --arch sm_120
@@ -14,8 +14,8 @@ once for each toolkit: version 13 in this environment where it has that (pip ins
 missing. Those workers import no torch.
 
 A kernel's variants differ in little that an architecture cares about, so each is compiled for the
-oldest one and, in turn, for one of the others: every architecture gets its share of every kernel,
-in a third of the time.
+oldest one and, in turn, for one of the others (with NVRTC 12 every fourth): every architecture gets
+its share of every kernel, in a third of the time.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ PACKAGES = {
     13: ("cuda-core==1.2.2", "cuda-bindings==13.0.3", "nvidia-cuda-nvrtc==13.0.88", "numpy"),
     12: ("cuda-core==1.2.2", "cuda-bindings==12.9.10", "nvidia-cuda-nvrtc-cu12==12.9.86", "numpy"),
 }
+# One kernel in so many is also compiled for another: what NVRTC 13 takes there, 12 takes as well.
+OTHERS = {13: 1, 12: 4}
 PROCESSES = 2
 LOGS_SHOWN = 10  # one mistake in a shared header fails every kernel
 
@@ -99,7 +101,7 @@ def work(major: int, jobs: list[Job], archs: list[str], share: bool) -> int:
         pending = [
             pool.submit(compile_one, job, arch)
             for i, job in enumerate(jobs)
-            for arch in wanted(job.only, archs, i if share else None)
+            for arch in wanted(job.only, archs, i if share else None, OTHERS[major])
         ]
         for future in as_completed(pending):
             done = future.result()
@@ -116,14 +118,16 @@ def work(major: int, jobs: list[Job], archs: list[str], share: bool) -> int:
     return len(failures)
 
 
-def wanted(only: str | None, archs: list[str], turn: int | None) -> list[str]:
-    """The architectures for a kernel: the one it is for, else all, or the first and, in turn,
-    another."""
+def wanted(only: str | None, archs: list[str], turn: int | None, others: int) -> list[str]:
+    """The architectures for a kernel: the one it is for, else all, or the first and, for one kernel
+    in `others`, in turn another."""
     if only:
         return [only] if only.rstrip("af") in archs else []  # sm_90a is a feature set of sm_90
     if turn is None or len(archs) < 3:
         return archs
-    return [archs[0], archs[1 + turn % (len(archs) - 1)]]
+    if turn % others:
+        return archs[:1]
+    return [archs[0], archs[1 + turn // others % (len(archs) - 1)]]
 
 
 def interpreter(major: int) -> str:
