@@ -22,6 +22,15 @@ def poisoned() -> Iterator[None]:
 
 
 @pytest.fixture
+def anew() -> Iterator[None]:
+    """Nothing that torch.compile made before."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
 def hasty() -> Iterator[None]:
     """Kernels compile in less time, and run slower: where there are many, each for one call."""
     cpp.compile_hastily(True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
@@ -19,19 +19,12 @@ from torch.utils.checkpoint import checkpoint
 from compiler.placed import here
 from megafuse.compiler.backend import backend
 from megafuse.graph.lowering.lower import _cancelled
-from megafuse.runtime import cpp, fallback, generated, loader
+from megafuse.runtime import cpp, generated, loader
 
-pytestmark = pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler")
-
-
-@pytest.fixture(autouse=True)
-def strict() -> Iterator[None]:
-    """Nothing of a graph before, and a mistake of ours raises."""
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    with fallback.strict():
-        yield
-    torch._dynamo.reset()
+pytestmark = [
+    pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler"),
+    pytest.mark.usefixtures("anew"),
+]
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

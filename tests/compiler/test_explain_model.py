@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import megafuse as mf
+from compiler.blocks import WIDTH, Block
 from megafuse.runtime import cpp, generated
 
-pytestmark = pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler")
-ROWS, WIDTH = 6, 16
-
-
-@pytest.fixture(autouse=True)
-def anew() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.up = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + F.gelu(self.up(self.norm(x)))
+pytestmark = [
+    pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler"),
+    pytest.mark.usefixtures("anew"),
+]
+ROWS = 6
 
 
 def blocks() -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,30 +15,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import megafuse as mf
-from megafuse.runtime import cpp, fallback, generated, loader
+from compiler.blocks import WIDTH, Block
+from megafuse.runtime import cpp, generated, loader
 
-pytestmark = pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler")
-WIDTH = 16
-
-
-@pytest.fixture(autouse=True)
-def strict() -> Iterator[None]:
-    """Nothing of a graph before, and a mistake of ours raises."""
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    with fallback.strict():
-        yield
-    torch._dynamo.reset()
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.up = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + F.gelu(self.up(self.norm(x)))
+pytestmark = [
+    pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler"),
+    pytest.mark.usefixtures("anew"),
+]
 
 
 class Model(nn.Module):
