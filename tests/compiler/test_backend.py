@@ -16,10 +16,11 @@ from torch.nn import functional as F
 from torch.utils._sympy.functions import FloorDiv
 from torch.utils.checkpoint import checkpoint
 
+from compiler.counted import launches
 from compiler.placed import here
 from megafuse.compiler.backend import backend
 from megafuse.graph.lowering.lower import _cancelled
-from megafuse.runtime import cpp, generated, loader
+from megafuse.runtime import cpp, generated
 
 pytestmark = [
     pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler"),
@@ -29,14 +30,6 @@ pytestmark = [
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return torch.compile(function, backend=backend, **options)
-
-
-def launches(call: Callable[[], Any]) -> int:
-    host = loader.load()
-    assert host is not None
-    before: int = host.launch_count()
-    call()
-    return host.launch_count() - before  # type: ignore[no-any-return]
 
 
 def check(ours: Tensor, exact: Tensor, eager: Tensor) -> None:

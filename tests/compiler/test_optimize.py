@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 import megafuse as mf
 from compiler.blocks import WIDTH, Block
-from megafuse.runtime import cpp, generated, loader
+from compiler.counted import launches
+from megafuse.runtime import cpp, generated
 
 pytestmark = [
     pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler"),
@@ -45,14 +45,6 @@ class Model(nn.Module):
 
 def tokens(rows: int = 3, cols: int = 5) -> Tensor:
     return torch.randint(11, (rows, cols))
-
-
-def launches(call: Callable[[], Any]) -> int:
-    host = loader.load()
-    assert host is not None
-    before: int = host.launch_count()
-    call()
-    return host.launch_count() - before  # type: ignore[no-any-return]
 
 
 def same(model: nn.Module, *args: Any) -> None:

@@ -35,7 +35,7 @@ def cut_for(device: torch.device) -> Iterator[None]:
 def cut(
     joint: torch.fx.GraphModule, *rest: Any, **how: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """Forward and backward, cut where the fewest bytes are saved."""
+    """Forward and backward, cut where the fewest bytes are saved. Joint: both in one graph."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):

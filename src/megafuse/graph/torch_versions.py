@@ -10,7 +10,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 _VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 # Before 2.12 the checks of values that linalg.inv and its like make were lost when traced.
 LOSES_CHECKS = _VERSION < (2, 12)
-# And a compiled model that became model.double() was called as it was.
+# Nor did torch.compile see that a model had another dtype (model.double()): it ran what was there.
 GUARDS_LESS = _VERSION < (2, 12)
 
 

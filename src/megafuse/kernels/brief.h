@@ -40,8 +40,7 @@ MF_INLINE float log2(float x) {
 MF_INLINE float log(float x) { return log2(x) * ln2; }
 MF_INLINE float log10(float x) { return log2(x) * 0.301029996f; }
 
-// Near 0 the first terms of the series: there the sum or difference would lose the digits. -0
-// stays.
+// Near 0 the first terms of the series: the sum or difference would lose digits there. -0 stays.
 MF_INLINE float log1p(float x) {
   const float near = x * polynomial(x, 1.0f, -0.5f, 0.333333333f, -0.25f);
   return select(abs(x) < 0x1p-6f, near, log(1.0f + x));

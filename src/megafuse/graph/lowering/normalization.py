@@ -30,7 +30,7 @@ _NARROW = (torch.float16, torch.bfloat16)
 
 
 def power_of(b: Builder, x: Value, result: torch.dtype) -> Value:
-    """e^x in float32; in fewer instructions where the result is rounded to 16 bits."""
+    """e^x; in fewer instructions on the GPU where the result is rounded to 16 bits."""
     return b.apply("brief_exp" if result in _NARROW else "exp", x)
 
 
