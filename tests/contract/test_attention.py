@@ -118,7 +118,14 @@ def test_masks(kind: str, causal: bool, dtype: torch.dtype, device: str) -> None
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     ("heads", "groups", "queries", "keys"),
-    [(4, 1, 1, 200), (6, 2, 100, 33), (3, 3, 5, 70), (8, 2, 130, 130), (2, 2, 300, 1)],
+    [
+        (4, 1, 1, 200),
+        (6, 2, 100, 33),
+        (3, 3, 5, 70),
+        (8, 2, 130, 130),
+        (2, 2, 300, 1),
+        (6, 2, 90, 1),
+    ],
 )
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 def test_groups_and_lengths(
