@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from megafuse.compiler.compile import Compiled, NotFused, OurMistake, only_device, planned
 from megafuse.graph import torch_versions
 from megafuse.graph.capture import Argument, Captured, Returned
-from megafuse.graph.guards import symbols_of
+from megafuse.graph.guards import equal_sizes, symbols_of
 from megafuse.graph.lowering import decompositions
 from megafuse.graph.recompute import cut
 from megafuse.runtime import fallback, loader, progress
@@ -125,13 +125,16 @@ def _captured(traced: torch.fx.GraphModule) -> Captured:
     placeholders = traced.graph.find_nodes(op="placeholder")
     arguments = tuple(_argument(node) for node in placeholders)
     outputs: Any = traced.graph.output_node().args[0]
+    stand_ins = [argument.value for argument in arguments]
+    symbols = symbols_of(stand_ins)
     return Captured(
         arguments=arguments,
         spec=pytree.tree_structure(tuple(range(len(arguments)))),
         forward=traced,
         returned=tuple(_returned(i, output) for i, output in enumerate(outputs)),
         out_spec=pytree.tree_structure(tuple(range(len(outputs)))),
-        symbols=symbols_of([argument.value for argument in arguments]),
+        assumed=equal_sizes(stand_ins, symbols),
+        symbols=symbols,
     )
 
 

@@ -90,6 +90,8 @@ class Captured:
     # The graph is right for a call whose arguments have the sizes, strides and numbers that their
     # stand-ins show (a symbol is what it is where it stands alone), and for which these hold.
     guards: tuple[sympy.Basic, ...] = ()
+    # The same, but somebody else sees to it: Dynamo, for a graph of its own.
+    assumed: tuple[sympy.Basic, ...] = ()
     symbols: dict[sympy.Symbol, sympy.Expr] = field(default_factory=dict)  # torch's → s0, 2·s1, …
 
     def placeholders(self) -> list[int]:

@@ -20,7 +20,6 @@ class Cluster:
     """A kernel in the making. Of a single Extern: a call of the library (`call`)."""
 
     number: int
-    numbers: list[int] = field(default_factory=list)  # its own, and of those merged into it
     shape: tuple[Size, ...] = ()
     rows: int = 0
     call: bool = False
@@ -28,9 +27,13 @@ class Cluster:
     inner: dict[Reduce, Coordinates] = field(default_factory=dict)  # of a reduction's source
     sums: set[Value] = field(default_factory=set)  # members that nobody in it can read
     sources: set[Value] = field(default_factory=set)  # solid values read from outside
-    before: set[int] = field(default_factory=set)  # clusters that it reads from
     first: int = 0  # places in the graph's order
     last: int = 0
+    # Other clusters, by number (order.py).
+    before: set[int] = field(default_factory=set)  # it reads from these
+    after: set[int] = field(default_factory=set)  # these read from it
+    bits: int = 0  # its number, and those of clusters merged into it: bit k is number k
+    below: int = 0  # all that it comes after, as such bits
 
     @property
     def outer(self) -> tuple[Size, ...]:

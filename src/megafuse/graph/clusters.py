@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from megafuse.graph.affine import Coordinates, affine, collapsed, contiguous, flat, mapped
+from megafuse.graph.affine import Coordinates, mapped
 from megafuse.graph.cluster import (
     Cluster,
     Refused,
-    axes_of,
     draws,
     is_input,
-    permute,
     reduced,
     turned,
     without_ones,
@@ -29,8 +27,9 @@ from megafuse.graph.coordinates import identity, reshape, same, same_shape
 from megafuse.graph.cost import MAX_OPERANDS, MAX_REGISTERS, MAX_VALUES, numel, registers
 from megafuse.graph.ir import Extern, Reduce, Result, Size, Value, axis
 from megafuse.graph.merging import merge
+from megafuse.graph.order import Order
 from megafuse.graph.reads import Read, Reads
-from megafuse.graph.storage import Strides
+from megafuse.graph.rows import Stored, check_store, turn_to_rows
 from megafuse.graph.sums import READS_A_SUM, check_common, check_sums, sums_of
 
 # Of clusters that a value reads nothing of, so many are tried.
@@ -45,14 +44,14 @@ class Clusters:
         self,
         values: list[Value],
         reads: Reads,
-        stored: dict[Value, Strides | None],
+        stored: Stored,
         calls: set[Value],
         sums: set[Value],
     ) -> None:
         self.reads, self.stored, self.calls, self.sums = reads, stored, calls, sums
         self.place = {value: k for k, value in enumerate(values)}
         self.of: dict[Value, Cluster] = {}
-        self.all: dict[int, Cluster] = {}  # by number; a merged one's number is now another's
+        self.order = Order()
         self.cuts: dict[Value, str] = {}
         self._readers: dict[Value, list[Cluster]] = {}  # of memory: who read it lately
         self._begun: list[Cluster] = []  # in their order
@@ -65,32 +64,17 @@ class Clusters:
             elif value in reads.solid and not is_input(value):
                 self.add(value)
 
-    def live(self) -> list[Cluster]:
-        """Each once."""
-        return list(dict.fromkeys(self.all.values()))
-
-    def before(self, cluster: Cluster) -> set[Cluster]:
-        """Those it reads from."""
-        return {self.all[number] for number in cluster.before} - {cluster}
-
     # Steps
 
-    def new(self, value: Value) -> Cluster:
-        made = Cluster(
-            len(self.all), [len(self.all)], first=self.place[value], last=self.place[value]
-        )
-        self.all[made.number] = made
-        return made
-
     def add_call(self, value: Value) -> None:
-        made = self.new(value)
+        made = self.order.new(self.place[value])
         made.call = True
+        for below in self._clusters_below(value.operands):
+            self.order.add(below, made)
         self.of[value] = made
-        operands = value.operands
-        made.before = {c.number for c in self._clusters_below(operands)}
         if draws(value):
             if self._drawn is not None:
-                made.before.add(self._drawn.number)
+                self.order.add(self._drawn, made)
             self._drawn = made
 
     def _clusters_below(self, values: Iterable[Value]) -> Iterator[Cluster]:
@@ -128,13 +112,13 @@ class Clusters:
         for read in reads:
             if read.value not in self.of or self.of[read.value].call:
                 near = self._readers.get(read.value, [])[-_NEAR:]
-                alive = [self.all[c.number] for c in reversed(near)]
+                alive = [self.order.now(c) for c in reversed(near)]
                 ordered += [c for c in dict.fromkeys(alive) if c not in ordered]
-        lately = dict.fromkeys(self.all[c.number] for c in reversed(self._begun[-_NEAR:]))
+        lately = dict.fromkeys(self.order.now(c) for c in reversed(self._begun[-_NEAR:]))
         return ordered + [c for c in lately if c not in ordered]
 
     def begin(self, value: Value, reads: list[Read]) -> None:
-        made = self.new(value)
+        made = self.order.new(self.place[value])
         self._begun.append(made)
         if isinstance(value, Reduce) and value in self.sums:
             made.shape = value.source.shape
@@ -172,7 +156,7 @@ class Clusters:
             if other is not cluster:
                 cluster.sources.add(read.value)
                 if other is not None:
-                    cluster.before.add(other.number)
+                    self.order.add(other, cluster)
                 if other is None or other.call:
                     self._readers.setdefault(read.value, []).append(cluster)
 
@@ -190,17 +174,19 @@ class Clusters:
         at = self._coordinates(shape, inside, cluster)
         if at is None:
             raise Refused(self._why_not(value, shape, cluster))
-        self._check_cycle(cluster, reads)
+        others = {self.of[r.value] for r in reads if r.value in self.of} - {cluster}
+        if self.order.reaches(cluster, others):
+            raise Refused("would make a cycle")
         if isinstance(value, Reduce) and value in self.sums:
             here = {value: without_ones(at, shape)}
             check_sums(cluster.shape, cluster.rows, sums_of(cluster) | here)
-            self._check_store(value, reduced(value, at), cluster)
+            check_store(value, reduced(value, at), cluster, self.stored)
             self._enter(value, reduced(value, at), reads, cluster, at)
         elif isinstance(value, Reduce):
-            at = self._turn_to_rows(value, at, cluster)
+            at = turn_to_rows(value, at, cluster, self.stored)
             self._enter(value, reduced(value, at), reads, cluster, at)
         else:
-            self._check_store(value, at, cluster)
+            check_store(value, at, cluster, self.stored)
             self._enter(value, at, reads, cluster)
 
     def check_size(self, cluster: Cluster, reads: list[Read]) -> None:
@@ -268,73 +254,3 @@ class Clusters:
         if same(numel(shape), numel(cluster.shape)):
             return "reads it at other places than it is made at"
         return "another shape"
-
-    def _turn_to_rows(self, value: Reduce, at: Coordinates, cluster: Cluster) -> Coordinates:
-        """The domain of a first reduction gets its axes last; a later one must reduce the same.
-        Returns the coordinates of the reduction's source from then on."""
-        reduced = [d for d in value.dims if value.source.shape[d] != 1]
-        found = [axes_of(at[d], cluster.shape) for d in reduced]
-        if None in found:
-            raise Refused("reduces a part of the row")
-        axes = [i for several in found for i in several or ()]
-        if cluster.rows:
-            last = [i for i, n in zip(cluster.axes, cluster.shape, strict=True) if n != 1]
-            last = [i for i in last if cluster.axes.index(i) >= len(cluster.outer)]
-            if axes != last:
-                raise Refused("another row length")
-            return at
-        kept = [d for d in range(len(at)) if d not in reduced]
-        if any(at[d].free_symbols & set(axes) for d in kept):
-            raise Refused("reduces a part of the row")
-        last = [cluster.axes.index(i) for i in axes]
-        self._check_rows_store(cluster, last)
-        order = [d for d in range(len(cluster.shape)) if d not in last] + last
-        if cluster.sums:
-            if order != list(range(len(order))):
-                raise Refused("sums over other dimensions than all but the row")
-            check_sums(cluster.shape, len(last), sums_of(cluster))
-        cluster.rows = len(last)
-        if not last:
-            # Rows of one element: an axis of their own.
-            cluster.shape, cluster.rows = (*cluster.shape, 1), 1
-        elif order != list(range(len(order))):
-            anew = permute(cluster, order)
-            return tuple(i.xreplace(anew) for i in at)
-        return at
-
-    def _check_rows_store(self, cluster: Cluster, last: list[int]) -> None:
-        """What the cluster must write so far can be written along the row as one dimension."""
-        sizes = [cluster.shape[d] for d in last]
-        for value, at in cluster.coordinates.items():
-            strides = self.stored.get(value)
-            found = None if strides is None else affine(flat(at, strides), cluster.axes)
-            if found and collapsed([found[1][d] for d in last], sizes, len(last)) is None:
-                raise Refused("its memory is laid out otherwise")
-
-    def _check_store(self, value: Value, at: Coordinates, cluster: Cluster) -> None:
-        """What is written must lie along the domain's axes."""
-        strides = self.stored.get(value) or contiguous(value.shape)
-        found = affine(flat(at, strides), cluster.axes)
-        if found is None or collapsed(found[1], cluster.shape, cluster.rows) is None:
-            raise Refused("its memory is laid out otherwise")
-
-    # Cycles
-
-    def _check_cycle(self, cluster: Cluster, reads: list[Read]) -> None:
-        others = {self.of[r.value] for r in reads if r.value in self.of} - {cluster}
-        if self.reached(cluster, others):
-            raise Refused("would make a cycle")
-
-    def reached(self, start: Cluster, ends: Iterable[Cluster]) -> bool:
-        """Whether one of `ends` comes after `start`. Only what is younger than start can."""
-        stack, seen = list(ends), set(ends)
-        while stack:
-            cluster = stack.pop()
-            if cluster is start:
-                return True
-            if cluster.last < start.first:
-                continue
-            below = self.before(cluster) - seen
-            seen |= below
-            stack += below
-        return False

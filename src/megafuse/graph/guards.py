@@ -59,6 +59,17 @@ def guards_of(shapes: ShapeEnv, symbols: Symbols) -> tuple[sympy.Basic, ...]:
     return tuple(found)
 
 
+def equal_sizes(stand_ins: Sequence[Any], symbols: Symbols) -> tuple[sympy.Basic, ...]:
+    """The sizes of these that torch has found to be equal."""
+    symbolic = (size for size in _sizes(stand_ins) if isinstance(size, torch.SymInt))
+    shapes: ShapeEnv | None = next((size.node.shape_env for size in symbolic), None)
+    if shapes is None:
+        return ()
+    guards = (shapes.replace(guard.expr) for guard in shapes.guards)
+    known = [g for g in guards if isinstance(g, sympy.Eq) and g.free_symbols <= symbols.keys()]
+    return tuple(dict.fromkeys(guard.xreplace(symbols) for guard in known))
+
+
 def _implied(guard: sympy.Basic, least: dict[sympy.Symbol, sympy.Expr]) -> bool:
     """Whether it is seen to hold wherever each symbol is at least this."""
     if not isinstance(guard, sympy.core.relational.Relational):

@@ -25,7 +25,8 @@ def merge(clusters: Clusters, one: Cluster, other: Cluster, value: Value) -> Non
     if one is other:
         return
     axes = _axes(clusters, one, other, value)
-    if _passes_outside(clusters, one, other) or _passes_outside(clusters, other, one):
+    order = clusters.order
+    if order.passes_outside(one, other) or order.passes_outside(other, one):
         raise Refused("would make a cycle")
     clusters.check_size(one, [Read(v, None) for v in other.sources])
     if other.rows and not one.rows:
@@ -60,11 +61,6 @@ def _axes(clusters: Clusters, one: Cluster, other: Cluster, value: Value) -> Axe
         if same_shape(one.shape, other.shape) and here == there:
             return dict(zip(other.axes, one.axes, strict=True))
     raise Refused("reads it at other places than it is made at")
-
-
-def _passes_outside(clusters: Clusters, start: Cluster, end: Cluster) -> bool:
-    """Whether a path leads from one to the other through a third."""
-    return clusters.reached(start, clusters.before(end) - {start})
 
 
 def _moved(cluster: Cluster, axes: Axes, into: Cluster) -> Cluster:
@@ -110,17 +106,13 @@ def _check_reads(clusters: Clusters, both: tuple[Cluster, Cluster]) -> None:
 def _put_together(
     clusters: Clusters, one: Cluster, other: Cluster, both: tuple[Cluster, Cluster]
 ) -> None:
-    order = clusters.place
+    place = clusters.place
     coordinates = {**both[0].coordinates, **both[1].coordinates}
-    one.coordinates = dict(sorted(coordinates.items(), key=lambda item: order[item[0]]))
+    one.coordinates = dict(sorted(coordinates.items(), key=lambda item: place[item[0]]))
     one.inner = {**both[0].inner, **both[1].inner}
     one.shape, one.rows = both[1].shape, both[1].rows
     one.sums = both[0].sums | both[1].sums
     one.sources = {v for v in one.sources | other.sources if v not in coordinates}
-    one.before = (one.before | other.before) - {one.number, other.number}
-    one.first, one.last = min(one.first, other.first), max(one.last, other.last)
     for value in other.coordinates:
         clusters.of[value] = one
-    one.numbers += other.numbers
-    for number in other.numbers:
-        clusters.all[number] = one
+    clusters.order.merge(one, other)

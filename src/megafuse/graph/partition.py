@@ -4,6 +4,8 @@ stages.py       reductions as kernels have them: rows, sums beside the results, 
 storage.py      what must lie in memory
 reads.py        what a value reads, seen through views
 clusters.py     who shares a kernel
+order.py        which kernel runs before which
+rows.py         the domain of one that reduces
 sums.py         which sums a kernel can have beside its results
 here            what else is stored, and the steps in order
 body_builder.py a cluster's values as a Body over operands
@@ -69,7 +71,7 @@ class _Partition:
     def _store_what_others_read(self) -> None:
         """A member that another kernel reads is stored, unless that computes it anew."""
         readers: dict[Value, set[int]] = {}
-        for cluster in self.clusters.live():
+        for cluster in self.clusters.order.live():
             for value in cluster.sources:
                 readers.setdefault(value, set()).add(cluster.number)
         cones: dict[Value, Cone] = {}
@@ -201,11 +203,11 @@ class _Partition:
 
     def _ordered(self) -> list[Cluster]:
         """Each after those it reads from, else in the graph's order."""
-        clusters = {c.number: c for c in self.clusters.live()}
+        clusters = {c.number: c for c in self.clusters.order.live()}
         waits: dict[int, int] = {}
         after: dict[int, list[int]] = {}
         for number, cluster in clusters.items():
-            below = self.clusters.before(cluster)
+            below = self.clusters.order.before(cluster)
             waits[number] = len(below)
             for earlier in below:
                 after.setdefault(earlier.number, []).append(number)

@@ -72,7 +72,7 @@ class _Lowering:
         self.is_backward = traced is captured.backward
         self.saved = 0 if self.is_backward else captured.saved
         self.symbols = captured.symbols
-        self.equal = guards.equalities(captured.guards)
+        self.equal = guards.equalities(captured.guards + captured.assumed)
         self.input_names = names
         self.builder = Builder(Names(), self.sizes, trust_indices)
         self.env: dict[torch.fx.Node, Any] = {}
