@@ -24,6 +24,7 @@ from megafuse.graph.errors import Untraceable
 from megafuse.graph.ir import Graph
 from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
+from megafuse.graph.patterns import matched
 from megafuse.graph.plan import Call, Plan
 from megafuse.graph.program import describe
 from megafuse.graph.recompute import cut_for
@@ -81,11 +82,12 @@ def planned(captured: Captured, name: str, device: torch.device, rounding: Round
     """From the traced graphs on. Raises NotFused where they should run as they are."""
     try:
         widens = _widened_products(device)
-        graph = clean(lower(captured, "forward", widens=widens))
+        find = functools.partial(matched, device=_kind(device), rounds=rounding == "eager")
+        graph = find(clean(lower(captured, "forward", widens=widens)))
         forward = graph, _planned(graph, captured.forward, name, device, rounding)
         backward = None
         if captured.backward is not None:
-            gradient = clean(lower(captured, "backward", widens=widens))
+            gradient = find(clean(lower(captured, "backward", widens=widens)))
             name_inputs(gradient, graph, captured)
             plan = _planned(gradient, captured.backward, f"{name}_backward", device, rounding)
             backward = gradient, plan
@@ -126,8 +128,11 @@ def _planned(
     device: torch.device,
     rounding: Rounding,
 ) -> Plan:
-    kind: Literal["cpu", "cuda"] = "cuda" if device.type == "cuda" else "cpu"
-    return partition(graph, name, kind, _copies(traced), rounds=rounding == "eager")
+    return partition(graph, name, _kind(device), _copies(traced), rounds=rounding == "eager")
+
+
+def _kind(device: torch.device) -> Literal["cpu", "cuda"]:
+    return "cuda" if device.type == "cuda" else "cpu"
 
 
 def _copies(traced: torch.fx.GraphModule) -> list[int]:

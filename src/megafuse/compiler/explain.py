@@ -27,6 +27,7 @@ from megafuse.compiler.source import call_reads, label, read_buffers
 from megafuse.graph.errors import CaptureError
 from megafuse.graph.ir import Graph, Input, Number, Reduce, Value
 from megafuse.graph.multiples import told
+from megafuse.graph.patterns import product
 from megafuse.graph.plan import Buffer, Call, Cut, Kernel, Plan
 
 Symbols = dict[sympy.Symbol, Any]
@@ -184,7 +185,7 @@ def _call(step: Call, labels: dict[Buffer, str], symbols: Symbols) -> Step:
     written = [b for b in step.writes if b is not None]
     line = step.value.origin.text if step.value is not None else None
     return Step(
-        str(step.target),
+        product.label(step.args) if _is_product(step) else str(step.target),
         "library",
         (line.strip(),) if line else (),
         tuple(dict.fromkeys(label(t.buffer, labels).removesuffix(SAVED) for t in read)),
@@ -200,6 +201,10 @@ def _modules(values: Sequence[Value]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(v.origin.module for v in values if v.origin.module is not None))
 
 
+def _is_product(step: Call) -> bool:
+    return step.target is product.ops.product.default
+
+
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "matmul", "linear", "mv", "dot", "addmv")
 
 
@@ -207,6 +212,8 @@ def _why_the_library(step: Call) -> str:
     name = step.target._schema.name.removeprefix("aten::")
     if name == "megafuse_graph::state":
         return "the kernels' random numbers are made of its 16 bytes, from torch's generator"
+    if _is_product(step):
+        return "matrix products are the library's, or our GEMM's where that is faster"
     if isinstance(step.value, Reduce):
         return _why_the_library_reduces(step.value)
     if "softmax" in name:

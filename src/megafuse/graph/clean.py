@@ -46,7 +46,8 @@ def clean(graph: Graph) -> Graph:
 
 def rewrite(graph: Graph, step: Callable[[Value], Value]) -> Graph:
     """Each value, its operands rewritten already, becomes what step makes of it: the copy itself, a
-    value from before, or a new one, which takes the name and the place of the old."""
+    value from before, or a new one, which takes the name and the place of the old. What that is
+    made of may be new as well: the step names it."""
     made: dict[Value, Value] = {}
     values: dict[Value, None] = {}
     for value in graph.values:
@@ -55,6 +56,7 @@ def rewrite(graph: Graph, step: Callable[[Value], Value]) -> Graph:
         if result is not mine and result not in values:
             result.name, result.origin = mine.name, mine.origin
         made[value] = result
+        values.update(dict.fromkeys(o for o in result.operands if o not in values))
         values[result] = None
     for value in values:
         if isinstance(value, Extern):

@@ -8,6 +8,7 @@
 #include <torch/csrc/python_headers.h>
 
 #include "graph/guarded.h"
+#include "programs/product.h"
 #include "programs/programs.h"
 #include "torch/dispatch.h"
 
@@ -379,5 +380,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT,
 }  // namespace megafuse
 
 extern "C" __attribute__((visibility("default"))) PyObject* PyInit_megafuse_host() {
+  megafuse::register_product();
   return PyModule_Create(&megafuse::definition);
 }
