@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 import megafuse as mf
 from compiler.placed import here
+from megafuse.compiler import attend
 from megafuse.compiler import compile as compiler
 from megafuse.compiler.compile import compiled
 from megafuse.graph import patterns
@@ -185,6 +186,64 @@ def test_other_products_are_the_librarys(other: Callable[[Tensor, Tensor], Tenso
         v.target is product.ops.product.default for v in made.values if isinstance(v, Extern)
     )
     torch.testing.assert_close(mf.fuse(other)(x, weight), other(x, weight))
+
+
+class Attends(nn.Module):
+    def __init__(self, **how: Any) -> None:
+        super().__init__()
+        self.qkv, self.how = nn.Linear(16, 3 * 16), how
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4)
+        if self.how.get("enable_gqa"):
+            k, v = k[:, :2], v[:, :2]
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **self.how)
+        return out.transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize(
+    ("how", "masked", "ours"),
+    [
+        ({}, False, True),
+        ({"is_causal": True, "scale": 0.3}, False, True),
+        ({"enable_gqa": True}, False, True),
+        ({}, True, True),
+        ({"dropout_p": 0.1}, False, False),
+    ],
+    ids=["plain", "causal", "groups", "masked", "dropout"],
+)
+def test_attention_is_our_op(
+    how: dict[str, Any], masked: bool, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attend, "DEVICES", ("cpu", "cuda"))
+    model, x = Attends(**how), torch.randn(2, 7, 16, requires_grad=True)
+    mask = torch.rand(2, 1, 7, 7) > 0.3 if masked else None
+    if mask is not None:
+        mask[..., 0] = True
+    expected = model(x, mask)
+    wanted = torch.autograd.grad(expected.square().sum(), (x, *model.parameters()))
+    mf.optimize(model)
+    out = model(x, mask)
+    assert ("megafuse.attention" in str(mf.explain(model))) == ours
+    if not ours:
+        return
+    torch.testing.assert_close(out, expected)
+    found = torch.autograd.grad(out.square().sum(), (x, *model.parameters()))
+    torch.testing.assert_close(found, wanted)
+    other = torch.randn(3, 5, 16)  # of other sizes
+    with torch.no_grad():
+        found = model(other)
+        torch.testing.assert_close(found, mf.deoptimize(model)(other))
+
+
+def test_a_mask_that_wants_a_gradient_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attend, "DEVICES", ("cpu", "cuda"))
+    model, x = Attends(), torch.randn(2, 7, 16)
+    mask = torch.randn(1, 4, 7, 7, requires_grad=True)
+    (wanted,) = torch.autograd.grad(model(x, mask).square().sum(), mask)
+    mf.optimize(model)
+    (found,) = torch.autograd.grad(model(x, mask).square().sum(), mask)
+    torch.testing.assert_close(found, wanted)
 
 
 SIZES = [(8, 16, 24), (1, 16, 24), (0, 16, 24), (600, 1001, 513), (515, 520, 1026)]

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from megafuse.compiler.attend import with_attention
 from megafuse.compiler.compile import Compiled, NotFused, OurMistake, only_device, planned
 from megafuse.graph import torch_versions
 from megafuse.graph.capture import Argument, Captured, Returned
@@ -46,7 +47,7 @@ def watched(
         decompositions=decompositions(),
         partition_fn=cut,
     )
-    made: Callable[..., Any] = compiler(module, example_inputs)
+    made: Callable[..., Any] = compiler(with_attention(module), example_inputs)
     return made
 
 

@@ -12,6 +12,7 @@ merge always gains; so nothing here asks for sizes.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -95,6 +96,16 @@ def moves(cost: int, leaf_bytes: int, own_bytes: int) -> bool:
     """Whether a value that only one other kernel reads, once for each element, is computed there:
     the write and the read are saved, and for several leaves no more is read than before."""
     return cost <= MOVED_COST and leaf_bytes <= 4 * own_bytes
+
+
+@functools.lru_cache(maxsize=4096)
+def is_as_large(shape: tuple[Size, ...], other: tuple[Size, ...]) -> bool:
+    """Whether it has as many elements as the other, as far as symbols tell: the rank says nothing,
+    since a product's result is a matrix where what follows has batches of them."""
+    mine, others = numel(shape), numel(other)
+    if isinstance(mine, int) and isinstance(others, int):
+        return mine >= others
+    return sympy.sympify(others).free_symbols <= sympy.sympify(mine).free_symbols
 
 
 def numel(shape: tuple[Size, ...]) -> Size:

@@ -9,7 +9,7 @@ import sympy
 
 from megafuse.graph.affine import Coordinates, broadcast_at, mapped
 from megafuse.graph.coordinates import identity
-from megafuse.graph.cost import is_light, prim_cost
+from megafuse.graph.cost import is_as_large, is_light, prim_cost
 from megafuse.graph.ir import (
     Constant,
     Coordinate,
@@ -47,7 +47,7 @@ class Cone:
     reduces: bool = False
 
     def bytes(self, like: Value) -> int:
-        return sum(v.dtype.itemsize for v in self.leaves if len(v.shape) >= len(like.shape))
+        return sum(v.dtype.itemsize for v in self.leaves if is_as_large(v.shape, like.shape))
 
 
 def is_memory(value: Value) -> bool:

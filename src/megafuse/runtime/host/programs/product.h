@@ -31,9 +31,15 @@ struct PaddedProduct {
   at::Tensor beside(const at::Tensor& bias) const {
     return bias.defined() && n ? at::constant_pad_nd(bias, {0, n}) : bias;
   }
+  // Copied by a pass of ours, in whole rows: PyTorch's copy of GPT-2's logits takes as long as the
+  // product, 0.97 ms on an H200.
   at::Tensor wanted(const at::Tensor& out) const {
-    if (!out.defined()) return out;
-    return out.narrow(0, 0, out.size(0) - m).narrow(1, 0, out.size(1) - n);
+    if (!out.defined() || !(m || n)) return out;
+    const at::Tensor part = out.narrow(0, 0, out.size(0) - m).narrow(1, 0, out.size(1) - n);
+    if (!n) return part;
+    const at::Tensor made = new_matrix(part.size(0), part.size(1), out);
+    finish(part, {}, Act::kNone, {}, made, {});
+    return made;
   }
 
  private:
