@@ -22,7 +22,7 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache of its own, nothing said and nothing remembered, and the rule that users have."""
     monkeypatch.setenv("MEGAFUSE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(fallback, "_here", {})
-    monkeypatch.setattr(fallback, "_told", set())
+    monkeypatch.setattr(fallback, "_told", {})
     monkeypatch.setattr(fallback, "_strict", False)
     logger = logging.getLogger("megafuse")
     monkeypatch.setattr(logger, "propagate", True)  # as it is where no command line was run
@@ -31,7 +31,7 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fallback, "_here", {})
-    monkeypatch.setattr(fallback, "_told", set())
+    monkeypatch.setattr(fallback, "_told", {})
 
 
 class Build:

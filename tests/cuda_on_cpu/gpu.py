@@ -63,7 +63,12 @@ class Gpu:
         build.cuda_binary = binary
         host = loader.load()
         assert host is not None, "no host runtime"
-        host.setup(builders.build_kernel, lambda device: True, fallback.Unbuildable)
+        host.setup(
+            builders.build_kernel,
+            builders.build_kernels,
+            lambda device: True,
+            fallback.Unbuildable,
+        )
 
 
 def compiled(

@@ -1,8 +1,11 @@
-"""Who builds which kind of kernel: the one function that the host runtime calls on a kernel that it
-has not seen (runtime/host/core/table.h)."""
+"""Who builds which kind of kernel: what the host runtime calls on kernels that it has not seen
+(runtime/host/core/table.h)."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -24,3 +27,22 @@ def build_kernel(kind: str, device: int, *what: Any) -> CpuKernel | CudaKernel:
     major, minor = torch.cuda.get_device_capability(device)
     arch = f"sm_{major}{minor}"
     return attention.cuda_kernel(arch, *what) if kind == "attention" else build.worker(arch, *what)
+
+
+def build_kernels(asked: Sequence[tuple[Any, ...]]) -> list[CpuKernel | CudaKernel | None]:
+    """Several of them side by side, each as build_kernel takes it; None for one that fails.
+
+    Threads do: g++ is a process of its own, and NVRTC compiles without the GIL.
+    """
+    try:
+        with ThreadPoolExecutor(min(len(asked), os.cpu_count() or 1)) as pool:
+            return list(pool.map(_or_none, asked))
+    except RuntimeError:  # no thread can be started, as at the interpreter's end
+        return [None] * len(asked)
+
+
+def _or_none(asked: tuple[Any, ...]) -> CpuKernel | CudaKernel | None:
+    try:
+        return build_kernel(*asked)
+    except Exception:  # told when the host asks for this one alone
+        return None

@@ -41,7 +41,7 @@ _PASSING = re.compile(
 )
 
 _here: dict[str, CompileError] = {}  # what failed in this process, by key
-_told: set[str] = set()  # what was said already
+_told: dict[str, object] = {}  # what was said already, and by whom
 _strict = False
 
 
@@ -107,7 +107,8 @@ def tell(consequence: str, error: BaseException, once: str) -> None:
     Further ones of the same kind, `once`, are information: the first stands for them, and only its
     source is kept.
     """
-    again = once in _told
+    here = object()
+    again = _told.setdefault(once, here) is not here  # in one go: kernels are built by many threads
     if again and isinstance(error, CompileError):
         error.discard_source()
     logger.log(
@@ -116,7 +117,6 @@ def tell(consequence: str, error: BaseException, once: str) -> None:
         consequence,
         first_words(error),
     )
-    _told.add(once)
 
 
 def first_words(error: BaseException, fix: bool = True) -> str:

@@ -43,7 +43,9 @@ def load() -> ModuleType | None:
     except (*fallback.ERRORS, ImportError) as error:
         fallback.tell(unfused + untested(), explained(error), once="host")
         return None
-    module.setup(builders.build_kernel, build.available, fallback.Unbuildable)
+    module.setup(
+        builders.build_kernel, builders.build_kernels, build.available, fallback.Unbuildable
+    )
     fp32_matmul.tell(module)
     return module
 

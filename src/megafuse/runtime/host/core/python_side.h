@@ -11,6 +11,7 @@ namespace megafuse {
 // The Python functions that setup() of module.cpp was given.
 struct PythonSide {
   PyObject* build = nullptr;        // build(kind, device, *what): compiles one kernel
+  PyObject* build_all = nullptr;    // build_all([(kind, device, *what), …]): several, side by side
   PyObject* available = nullptr;    // can kernels be built for this kind of device?
   PyObject* unbuildable = nullptr;  // the exception that says that a kernel cannot be built here
 };

@@ -1,6 +1,8 @@
 // What a kernel of a functor is compiled for, and the way from there to its machine code.
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include "core/functor.h"
 #include "core/space.h"
 #include "core/table.h"
@@ -22,6 +24,10 @@ inline const char* name_of(Family family) {
   return names[int(family)];
 }
 
+struct Request;
+// Is told of a kernel before it is built, and may see to it that it is there.
+using Missing = c10::function_ref<void(const Request&, const Space&)>;
+
 struct Request {
   const Given& given;
   Family family;
@@ -36,6 +42,7 @@ struct Request {
   bool short_rows = false;  // row-wise on the CPU: so short that many are done side by side
   bool long_rows = false;   // generated ones: so long that more elements are folded side by side
   bool generated = false;   // its functor is the compiler's: typed, and rows by graph_rows_*.h
+  const Missing* missing = nullptr;
 };
 
 // The vectors of a row, rounded up so that there are four kernels for each doubling: an exponent
@@ -97,8 +104,11 @@ inline PyObject* description_of(const Request& request, const Space& space) {
 }
 
 inline Compiled find_kernel(const Request& request, const Space& space) {
-  return KernelTable::get().find(key_of(request, space), request.device,
-                                 [&] { return description_of(request, space); });
+  const Key key = key_of(request, space);
+  KernelTable& table = KernelTable::get();
+  if (const std::optional<Compiled> known = table.known(key)) return *known;
+  if (request.missing) (*request.missing)(request, space);
+  return table.find(key, request.device, [&] { return description_of(request, space); });
 }
 
 }  // namespace megafuse

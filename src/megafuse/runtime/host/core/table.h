@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 
+#include <optional>
 #include <shared_mutex>
 #include <unordered_map>
 
@@ -66,29 +67,48 @@ class KernelTable {
     return *table;
   }
 
+  // Nothing where it was not built yet.
+  std::optional<Compiled> known(const Key& key) {
+    std::shared_lock<Mutex> lock(mutex_);
+    const auto it = table_.find(key);
+    if (C10_UNLIKELY(it == table_.end())) return std::nullopt;
+    return usable(it->second);
+  }
+
   // describe() makes a tuple of what Python's build() takes after kind and device. It is called on
   // the first miss, with the GIL.
   template <class Describe>
   Compiled find(const Key& key, c10::Device device, const Describe& describe) {
-    {
-      std::shared_lock<Mutex> lock(mutex_);
-      auto it = table_.find(key);
-      if (C10_LIKELY(it != table_.end())) return usable(it->second);
-    }
+    if (const std::optional<Compiled> found = known(key)) return *found;
     Compiled compiled;  // stays empty where it cannot be built, so that nobody tries again
     try {
       GilAcquire gil;
       Owned what(describe());
-      Owned head(Py_BuildValue("(si)", name_of(Kind(key.byte[0])),
-                               device.is_cuda() ? int(device.index()) : -1));
-      Owned all(PySequence_Concat(head.object, what.object));
+      Owned all(all_arguments(key, device, what.object));
       Owned built(PyObject_CallObject(python_side.build, all.object));
-      compiled =
-          device.is_cuda() ? load_cuda(built.object, device.index()) : load_cpu(built.object);
+      compiled = load(built.object, device);
     } catch (const Unbuildable&) {
     }
-    std::unique_lock<Mutex> lock(mutex_);
-    return usable(table_.emplace(key, compiled).first->second);
+    return keep(key, compiled);
+  }
+
+  // Several kernels for the current device, built side by side; `asked` are the arguments of
+  // build() for each. One that cannot be built is left out: find() then tries again, and says why.
+  // With the GIL.
+  void build_all(at::ArrayRef<Key> keys, c10::Device device, PyObject* asked) {
+    Owned built(PyObject_CallOneArg(python_side.build_all, asked));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      PyObject* const each = PyList_GetItem(built.object, Py_ssize_t(i));
+      if (!each) throw python_error();
+      if (each != Py_None) keep(keys[i], load(each, device));
+    }
+  }
+
+  // A new tuple: what build() takes for a kernel that `what` describes.
+  static PyObject* all_arguments(const Key& key, c10::Device device, PyObject* what) {
+    Owned head(Py_BuildValue("(si)", name_of(Kind(key.byte[0])),
+                             device.is_cuda() ? int(device.index()) : -1));
+    return PySequence_Concat(head.object, what);
   }
 
   // Everything, so that Python is asked again (for tuning). What was loaded stays loaded.
@@ -124,6 +144,14 @@ class KernelTable {
   static const Compiled& usable(const Compiled& compiled) {
     if (C10_UNLIKELY(!compiled.function)) throw Unbuildable{};
     return compiled;
+  }
+  Compiled keep(const Key& key, const Compiled& compiled) {
+    std::unique_lock<Mutex> lock(mutex_);
+    return usable(table_.emplace(key, compiled).first->second);
+  }
+
+  static Compiled load(PyObject* built, c10::Device device) {
+    return device.is_cuda() ? load_cuda(built, device.index()) : load_cpu(built);
   }
 
   // `built` is (path, symbol), or with the symbol of a second function.

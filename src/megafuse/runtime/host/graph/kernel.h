@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/pointwise.h"
+#include "core/wanted.h"
 #include "graph/sums.h"
 
 namespace megafuse::graph {
@@ -34,10 +35,9 @@ struct KernelStep {
   std::vector<Walked> operands;
   std::vector<Word> words;
 
-  void run(const Memory& memory, c10::Device device) const {
-    int64_t numel = 1;
-    for (int place : shape) numel *= memory.slots[place].integer;
-    if (numel == 0) {
+  // `missing` is told before a kernel is built.
+  void run(const Memory& memory, c10::Device device, const Missing& missing) const {
+    if (numel(memory) == 0) {
       // Rows without elements have a sum all the same; no driver knows such rows.
       for (const Walked& o : operands) {
         if (o.walk == 'w' && memory.buffers[o.buffer].numel() > 0) throw UseReference{};
@@ -58,11 +58,23 @@ struct KernelStep {
     }
     Given given(functor->functor);
     for (size_t i = 0; i < words.size(); ++i) given.words.push_back(word(i, memory));
-    auto planned = std::make_shared<Planned>(plan(memory, device, addresses, given));
+    auto planned = std::make_shared<Planned>(plan(memory, device, addresses, given, missing));
     planned->signature = signature;
     planned->numbers = planned->launch.words.size() - words.size();
     launch(planned->launch, planned->way, memory);
     last_.store(std::move(planned));
+  }
+
+  // Tells `missing`, which throws OnlyAsked, of the kernel that run() will want, as far as that can
+  // be foreseen: what the steps before it allocate is not there yet, and will be aligned.
+  void ask(const Memory& memory, c10::Device device, const Missing& missing) const {
+    if (numel(memory) == 0) return;
+    try {
+      plan(memory, device, expected_addresses(memory), Given(functor->functor), missing);
+    } catch (const OnlyAsked&) {
+    } catch (const UseReference&) {  // run() says the same, if it comes so far
+    } catch (const c10::Error&) {
+    }
   }
 
   KernelStep() = default;
@@ -98,11 +110,26 @@ struct KernelStep {
     run_summing(made, way, sums, read(shape, memory.slots));
   }
 
+  int64_t numel(const Memory& memory) const {
+    int64_t product = 1;
+    for (int place : shape) product *= memory.slots[place].integer;
+    return product;
+  }
+  Addresses expected_addresses(const Memory& memory) const {
+    Addresses found;
+    for (const Walked& o : operands) {
+      const bool there = o.buffer < 0 || memory.buffers[o.buffer].defined();
+      const int64_t bytes = memory.slots[o.offset].integer * int64_t(c10::elementSize(o.dtype));
+      found.push_back(there ? address(o, memory) : uint64_t(bytes));
+    }
+    return found;
+  }
+  static uint64_t address(const Walked& o, const Memory& memory) {
+    return o.buffer < 0 ? memory.slots[o.offset].word : memory.address(o.buffer, o.offset);
+  }
   Addresses addresses_in(const Memory& memory) const {
     Addresses found;
-    for (const Walked& o : operands)
-      found.push_back(o.buffer < 0 ? memory.slots[o.offset].word
-                                   : memory.address(o.buffer, o.offset));
+    for (const Walked& o : operands) found.push_back(address(o, memory));
     return found;
   }
   // Everything that a plan depends on: sizes, strides, and how addresses are aligned.
@@ -121,7 +148,7 @@ struct KernelStep {
   }
 
   Planned plan(const Memory& memory, c10::Device device, const Addresses& addresses,
-               const Given& given) const {
+               const Given& given, const Missing& missing) const {
     const Shape sizes = read(shape, memory.slots);
     Space space;
     space.numel = c10::multiply_integers(sizes);
@@ -129,6 +156,7 @@ struct KernelStep {
     Request request{given, row_wise ? Family::kRowsForward : Family::kForward, device, at::kFloat,
                     /*use_double=*/false};
     request.generated = true;
+    request.missing = &missing;
     bool sums = false;
     c10::SmallVector<Shape, 8> strides, stored;
     for (size_t i = 0; i < operands.size(); ++i) {

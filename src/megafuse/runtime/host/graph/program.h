@@ -53,16 +53,37 @@ struct Program {
 
   // The arguments have been taken, and the numbers of the call are in memory.slots.
   void run(Memory& memory) const {
-    for (const Step& step : steps) {
+    size_t at = 0;
+    const auto build = [&](const Request&, const Space&) { build_from(at, memory); };
+    const Missing missing = build;
+    for (; at < steps.size(); ++at) {
+      const Step& step = steps[at];
       for (const auto& [buffer, type] : step.allocates) memory.allocate(buffer, type, device);
       if (const auto* kernel = std::get_if<KernelStep>(&step.what))
-        kernel->run(memory, device);
+        kernel->run(memory, device, missing);
       else if (const auto* call = std::get_if<CallStep>(&step.what))
         call->run(memory);
       else
         std::get<DrawStep>(step.what).run(memory, device);
       for (int buffer : step.frees) memory.buffers[buffer].reset();
     }
+  }
+
+  // The kernels that this step and later ones want and that are not built, side by side: one after
+  // another, as steps come to them, they would take many times as long. What is not foreseen here
+  // is built when its step runs.
+  void build_from(size_t first, const Memory& memory) const {
+    const GilAcquire gil;
+    Wanted wanted(device);
+    const auto add = [&](const Request& request, const Space& space) {
+      wanted.add(request, space);
+      throw OnlyAsked{};
+    };
+    const Missing missing = add;
+    for (size_t at = first; at < steps.size(); ++at)
+      if (const auto* kernel = std::get_if<KernelStep>(&steps[at].what))
+        kernel->ask(memory, device, missing);
+    wanted.build();
   }
 
   at::Tensor tensor(const Output& output, const Memory& memory) const {

@@ -282,12 +282,13 @@ PyObject* register_op(PyObject*, PyObject* d) {
   END_HANDLE_TH_ERRORS
 }
 
-// setup(build, available, unbuildable): the Python functions this runtime calls, and what they
-// raise where the reference must do.
+// setup(build, build_all, available, unbuildable): the Python functions this runtime calls, and
+// what they raise where the reference must do.
 PyObject* setup(PyObject*, PyObject* args) {
-  PyObject *build, *available, *unbuildable;
-  if (!PyArg_ParseTuple(args, "OOO", &build, &available, &unbuildable)) return nullptr;
+  PyObject *build, *build_all, *available, *unbuildable;
+  if (!PyArg_ParseTuple(args, "OOOO", &build, &build_all, &available, &unbuildable)) return nullptr;
   python_side.build = Py_NewRef(build);
+  python_side.build_all = Py_NewRef(build_all);
   python_side.available = Py_NewRef(available);
   python_side.unbuildable = Py_NewRef(unbuildable);
   KernelTable::get();  // its lock is known to fork() before there is a second thread
