@@ -1,4 +1,4 @@
-"""Random models through `optimize` and torch.compile, forward and backward, by the fuzzer's rule."""
+"""Models at random through `optimize` and torch.compile, by the fuzzer's rule."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def test_weights_inputs_and_buffers_are_judged() -> None:
     theirs, right = eager(network, 0, "cpu"), exact(network, 0, "cpu")
     assert len(theirs) == len(right) == len(found)
     for name, mine, wide in zip(found, theirs, right, strict=True):
-        assert mine is not None and wide is not None, name
+        assert mine is not None, name
+        assert wide is not None, name
         torch.testing.assert_close(mine.double(), wide.double(), rtol=1e-4, atol=1e-5, msg=name)
 
 
