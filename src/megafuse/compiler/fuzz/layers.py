@@ -67,18 +67,23 @@ SEQUENCES = """
     nn.TransformerEncoderLayer({sl}, 2, {n}, dropout=0.0, batch_first=True)
 """
 # For 1, 2 and 3 dimensions beside batch and channels.
-IMAGES = """
+CONVOLUTIONS = """
     nn.Conv{k}d({s1}, {n}, 3, padding=1) | nn.Conv{k}d({s1}, {n}, 1)
     nn.Conv{k}d({s1}, {s1}, 3, padding=1) -> {x} + {m}({x}) | nn.Conv{k}d({s1}, {n}, 2, stride=2)
     nn.Conv{k}d({s1}, {s1}, 3, padding=1, groups={s1}) | nn.Conv{k}d({s1}, {n}, 3, bias=False)
     nn.Conv{k}d({s1}, {n}, 3, padding=2, dilation=2) | nn.ConvTranspose{k}d({s1}, {n}, 2, stride=2)
     nn.ConvTranspose{k}d({s1}, {n}, 3, padding=1)
     nn.ConvTranspose{k}d({s1}, {s1}, 3, stride=2, padding=1, output_padding=1, groups={g})
+"""
+NORMS = """
     nn.BatchNorm{k}d({s1}) | nn.BatchNorm{k}d({s1}) -> F.relu({m}({x}))
     nn.BatchNorm{k}d({s1}, affine=False) | nn.InstanceNorm{k}d({s1})
-    nn.InstanceNorm{k}d({s1}, affine=True)
-    nn.InstanceNorm{k}d({s1}, affine=True, track_running_stats=True) | nn.GroupNorm({g}, {s1})
+    nn.InstanceNorm{k}d({s1}, affine=True) | nn.GroupNorm({g}, {s1})
+    nn.InstanceNorm{k}d({s1}, affine=True, track_running_stats=True)
     nn.GroupNorm({g}, {s1}) -> F.silu({m}({x})) | nn.GroupNorm(1, {s1}) -> {x} + {m}({x})
+    nn.BatchNorm{k}d({s1}, momentum=None)
+"""
+POOLS = """
     nn.MaxPool{k}d(2) | nn.AvgPool{k}d(2) | nn.MaxPool{k}d(3, stride=1, padding=1)
     nn.AvgPool{k}d(3, stride=2, padding=1) | nn.AdaptiveAvgPool{k}d(1) -> {m}({x}) * {x}
     nn.AdaptiveAvgPool{k}d(3) | nn.AdaptiveMaxPool{k}d(2) | nn.LPPool{k}d(2, 2)
@@ -86,6 +91,13 @@ IMAGES = """
 """
 
 Kinds = list[tuple[int, list[str]]]  # with how often each is drawn
+
+
+def images(dims: int) -> Kinds:
+    kinds = ((30, CONVOLUTIONS), (20, NORMS), (12, POOLS))
+    return [(often, listed(text.replace("{k}", str(dims)))) for often, text in kinds]
+
+
 EVERYWHERE: Kinds = [
     (24, listed(ANY)),
     (16, listed(ACTIVATIONS)),
@@ -93,8 +105,8 @@ EVERYWHERE: Kinds = [
     (14, listed(SHAPES)),
 ]
 OF_RANK: dict[int, Kinds] = {
-    2: [(16, listed(ROWS))],
-    3: [(10, listed(SEQUENCES)), (6, listed(ATTENTION)), (24, listed(IMAGES.replace("{k}", "1")))],
-    4: [(6, listed(ATTENTION)), (40, listed(IMAGES.replace("{k}", "2")))],
-    5: [(40, listed(IMAGES.replace("{k}", "3")))],
+    2: [(24, listed(ROWS))],
+    3: [(16, listed(SEQUENCES)), (6, listed(ATTENTION)), *images(1)],
+    4: [(6, listed(ATTENTION)), *images(2)],
+    5: images(3),
 }

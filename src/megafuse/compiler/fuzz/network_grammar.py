@@ -65,7 +65,7 @@ class _Grammar:
         """Batch and lengths are other ones in each run; channels, or the last dimension, not."""
         chance = self.chance
         rank = chance.choice((2, 3, 3, 4, 4, 5))
-        fixed = {rank - 1} if rank == 2 else chance.choice(({1}, {1}, {rank - 1}, {1, rank - 1}))
+        fixed = {rank - 1} if rank == 2 else chance.choice(({1}, {1, rank - 1}, {1, rank - 1}))
         width = {d: chance.choice(WIDTHS) for d in fixed}
         each = tuple(
             tuple(width.get(d) or chance.choice(LENGTHS[rank]) for d in range(rank))
@@ -82,7 +82,7 @@ class _Grammar:
 
     def layer(self) -> None:
         chance = self.chance
-        name = chance.choice([*list(self.known)[-1:] * 8, *self.known])
+        name = chance.choice([*list(self.known)[-1:] * 24, *self.known])
         kinds = EVERYWHERE + OF_RANK.get(self.known[name][0].dim(), [])
         _, kind = chance.choices(kinds, [weight for weight, _ in kinds])[0]
         module, _, text = _in_two(chance.choice(kind)).rpartition(" -> ")
