@@ -11,8 +11,8 @@ from graph.run_plan import run_plan
 from graph.test_partition import calls, check, compare, cut, gated_norm, kernels, softmax
 from megafuse.graph.capture import capture
 from megafuse.graph.cluster import Cluster
-from megafuse.graph.clusters import Clusters
 from megafuse.graph.lowering import decompositions, lower
+from megafuse.graph.order import Order
 from megafuse.graph.partition import partition
 from megafuse.graph.plan import Address, Plan
 
@@ -230,13 +230,14 @@ def test_operands_are_bounded() -> None:
 def test_time_is_linear_in_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """By counting the steps that the search for cycles takes, not by a clock."""
     visits: list[Cluster] = []
-    search = Clusters.before
+    for search in (Order.before, Order.after):
 
-    def counted(clusters: Clusters, cluster: Cluster) -> set[Cluster]:
-        visits.append(cluster)
-        return search(clusters, cluster)
+        def counted(order: Order, cluster: Cluster, search: Any = search) -> set[Cluster]:
+            visits.append(cluster)
+            found: set[Cluster] = search(order, cluster)
+            return found
 
-    monkeypatch.setattr(Clusters, "before", counted)
+        monkeypatch.setattr(Order, search.__name__, counted)
     counts = []
     for count in (20, 60):
         visits.clear()

@@ -7,7 +7,7 @@ whole: who reads the first value of a kernel waits for its last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from megafuse.graph.cluster import Cluster
 
@@ -36,6 +36,10 @@ class Order:
         """Those it reads from."""
         return {self._all[number] for number in cluster.before} - {cluster}
 
+    def after(self, cluster: Cluster) -> set[Cluster]:
+        """Those that read from it."""
+        return {self._all[number] for number in cluster.after} - {cluster}
+
     def reaches(self, start: Cluster, ends: Iterable[Cluster]) -> bool:
         """Whether one of `ends` is `start`, or comes after it."""
         return any((end.bits | end.below) & start.bits for end in ends)
@@ -59,11 +63,10 @@ class Order:
         one.before |= other.before
         one.after |= other.after
         one.first, one.last = min(one.first, other.first), max(one.last, other.last)
-        for number, cluster in self._all.items():
-            if cluster is other:
-                self._all[number] = one
-        for number in one.after:
-            self._comes_after(self._all[number], one.below | one.bits)
+        for number in _numbers(other.bits):
+            self._all[number] = one
+        for later in self.after(one):
+            self._comes_after(later, one.below | one.bits)
 
     def _comes_after(self, cluster: Cluster, those: int) -> None:
         """The cluster, and all that come after it."""
@@ -73,4 +76,10 @@ class Order:
             more = those & ~(later.below | later.bits)
             if more:
                 later.below |= more
-                stack += {self._all[number] for number in later.after}
+                stack += self.after(later)
+
+
+def _numbers(bits: int) -> Iterator[int]:
+    while bits:
+        yield (bits & -bits).bit_length() - 1
+        bits &= bits - 1

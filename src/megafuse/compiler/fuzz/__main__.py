@@ -1,6 +1,7 @@
 """python -m megafuse.compiler.fuzz --programs N --seed S [--first K] [--jobs J] [--device cuda]
 
-Programs K, K + 1, … of seed S. Its last line is JSON, which --record adds to a file."""
+Programs K, K + 1, … of seed S; with --modules these are models, by `optimize` or torch.compile, and
+not functions. Its last line is JSON, which --record adds to a file."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from megafuse.compiler.fuzz import record
 from megafuse.compiler.fuzz.child import Child
-from megafuse.compiler.fuzz.grammar import generate
+from megafuse.compiler.fuzz.generated import generate
 from megafuse.compiler.fuzz.report import Finding, summary, test_case
 from megafuse.compiler.fuzz.shrink import shrunk
 from megafuse.compiler.fuzz.trial import Outcome
@@ -47,6 +48,7 @@ def main(words: list[str] | None = None) -> int:
 def _parsed(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m megafuse.compiler.fuzz", description=__doc__)
     parser.add_argument("--programs", type=int, default=100)
+    parser.add_argument("--modules", action="store_true", help="models in place of functions")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the first program's number")
     parser.add_argument("--jobs", type=int, default=1, help="programs at the same time")
@@ -87,7 +89,7 @@ class Run:
         try:
             while (number := self._next()) is not None:
                 hasty = number % self.asked.every != 0
-                outcome = child.generated(self.asked.seed, number, hasty)
+                outcome = child.generated(self.asked.seed, number, hasty, self.asked.modules)
                 if outcome.is_finding:
                     self._show(number, outcome, child)
                 with self.lock:
@@ -104,7 +106,7 @@ class Run:
         return number if number < asked.first + asked.programs else None
 
     def _show(self, number: int, outcome: Outcome, child: Child) -> None:
-        program = generate(self.asked.seed, number)
+        program = generate(self.asked.seed, number, self.asked.modules)
         if not self.asked.no_shrink:
             program = shrunk(program, outcome, child.trial)
         case = test_case(Finding(number, program, outcome))

@@ -15,7 +15,8 @@ import threading
 import warnings
 from typing import Any
 
-from megafuse.compiler.fuzz.grammar import generate
+from megafuse.compiler.fuzz.generated import generate
+from megafuse.compiler.fuzz.network import Network
 from megafuse.compiler.fuzz.program import Program
 from megafuse.compiler.fuzz.trial import Outcome, trial
 from megafuse.runtime import cpp, loader
@@ -32,9 +33,11 @@ class Child:
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
 
-    def generated(self, seed: int, index: int, hasty: bool = False) -> Outcome:
+    def generated(
+        self, seed: int, index: int, hasty: bool = False, modules: bool = False
+    ) -> Outcome:
         self.hasty = hasty
-        return self._ask({"seed": seed, "index": index})
+        return self._ask({"seed": seed, "index": index, "modules": modules})
 
     def trial(self, program: Program) -> Outcome:
         return self._ask({"program": program.as_json()})
@@ -103,9 +106,10 @@ def serve() -> None:
         question = json.loads(line)
         cpp.compile_hastily(question["hasty"])
         if "program" in question:
-            program = Program.of_json(question["program"])
+            data = question["program"]
+            program = Network.of_json(data) if "layers" in data else Program.of_json(data)
         else:
-            program = generate(question["seed"], question["index"])
+            program = generate(question["seed"], question["index"], question["modules"])
         answers.write(json.dumps(trial(program, question["device"]).as_json()) + "\n")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -64,7 +64,8 @@ class Program:
         source = self.source
         if exact:
             source = re.sub(r"torch\.(b?float16|float32)", "torch.float64", source)
-        return defined(source)
+        function: Callable[..., tuple[torch.Tensor, ...]] = defined(source)
+        return function
 
     @staticmethod
     def of_source(source: str, arguments: Iterable[Argument], seed: int = 0) -> Program:
@@ -97,25 +98,26 @@ class Program:
                 kept.append(statement)
                 wanted |= statement.uses
         arguments = tuple(a for a in self.arguments if a.name in wanted)
-        return Program(arguments, tuple(reversed(kept)), self.results, self.seed)
+        return replace(self, arguments=arguments, statements=tuple(reversed(kept)))
 
 
 def _targets(line: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in line.split(" = ")[0].split(","))
+    sides = re.findall(r"(?:^|; )([^=;]*) = ", line)
+    names = [name.strip() for side in sides for name in side.split(",")]
+    return tuple(dict.fromkeys(name for name in names if _NAME.fullmatch(name)))
 
 
 def names_in(text: str) -> set[str]:
     return set(_NAME.findall(text))
 
 
-def defined(source: str) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """The function `program` of this source. Its lines can be looked up, as if it were a file."""
+def defined(source: str) -> Any:
+    """What this source calls `program`. Its lines can be looked up, as if it were a file."""
     name = f"<program {hash(source) & 0xFFFFFFFF:08x}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+    scope: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional}
     exec(compile(source, name, "exec"), scope)
-    function: Callable[..., tuple[torch.Tensor, ...]] = scope["program"]
-    return function
+    return scope["program"]
 
 
 def floats(tensors: Iterable[Any]) -> list[torch.Tensor]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from megafuse.compiler.fuzz.network import SETTINGS, Network
 from megafuse.compiler.fuzz.program import Argument, Program
 from megafuse.compiler.fuzz.trial import Outcome
 
@@ -21,17 +22,25 @@ class Finding:
 
 
 def test_case(finding: Finding) -> str:
-    """For tests/compiler/test_found.py."""
-    arguments = "".join(f"        {_argument(a)},\n" for a in finding.program.arguments)
-    body = "".join(f"        {line}\n" for line in finding.program.source.splitlines())
+    """For tests/compiler/test_found.py; of a network, for test_networks_found.py."""
+    program = finding.program
+    arguments = "".join(f"        {_argument(a)},\n" for a in program.arguments)
+    body = "".join(f"        {line}\n" for line in program.source.splitlines())
     message = finding.outcome.message.strip().splitlines() or [finding.outcome.verdict]
+    kind, how = type(program).__name__, _settings(program)
     return (
-        f"def test_program_{finding.index}() -> None:\n"
+        f"def test_{kind.lower()}_{finding.index}() -> None:\n"
         f'    """{message[0][:90]}"""\n'
         f'    source = """\n{body}    """\n'
         f"    arguments = [\n{arguments}    ]\n"
-        f"    check(Program.of_source(source, arguments, seed={finding.program.seed}))\n"
+        f"    check({kind}.of_source(source, arguments, seed={program.seed}{how}))\n"
     )
+
+
+def _settings(program: Program) -> str:
+    if not isinstance(program, Network):
+        return ""
+    return "".join(f", {name}={getattr(program, name)}" for name in SETTINGS)
 
 
 def _argument(argument: Argument) -> str:

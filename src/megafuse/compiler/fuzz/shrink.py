@@ -94,7 +94,8 @@ def _starting_after(program: Program, at: int) -> Iterator[Program]:
     rest = [s for i, s in enumerate(program.statements) if i != at]
     statements = [replace(s, text=_renamed(s.text, names)) for s in rest]
     results = tuple(names.get(r, r) for r in program.results)
-    made = Program((*program.arguments, *given), tuple(statements), results, program.seed)
+    more = (*program.arguments, *given)
+    made = replace(program, arguments=more, statements=tuple(statements), results=results)
     yield made.without_dead_code()
 
 
