@@ -20,8 +20,8 @@ from compiler.placed import here
 from megafuse.compiler import attend
 from megafuse.compiler import compile as compiler
 from megafuse.compiler.compile import compiled
-from megafuse.graph import patterns
-from megafuse.graph.ir import Extern, Graph, Pointwise
+from megafuse.graph import patterns, proof
+from megafuse.graph.ir import Extern, Graph, Pointwise, Value
 from megafuse.graph.patterns import product
 
 
@@ -244,6 +244,84 @@ def test_a_mask_that_wants_a_gradient_is_torchs(monkeypatch: pytest.MonkeyPatch)
     mf.optimize(model)
     (found,) = torch.autograd.grad(model(x, mask).square().sum(), mask)
     torch.testing.assert_close(found, wanted)
+
+
+def below(n: int) -> Tensor:
+    return torch.arange(n)[None, :] <= torch.arange(n)[:, None]
+
+
+def packed(n: int) -> Tensor:
+    """As the transformers library looks for sequences packed into one: there are none."""
+    places = torch.arange(n) + 0
+    before = torch.cat([places[:1] - 1, places])
+    sequence = (before.diff() != 1).cumsum(-1)
+    return below(n) & (sequence[torch.arange(n)[:, None]] == sequence[torch.arange(n)[None, :]])
+
+
+MASKS: dict[str, tuple[Callable[[int], Tensor], str | None]] = {
+    "causal": (below, "causal"),
+    "turned": (lambda n: torch.arange(n)[:, None] >= torch.arange(n), "causal"),
+    "packed": (packed, "causal"),
+    "ones": (lambda n: torch.arange(n)[None, :] >= torch.zeros(n, 1, dtype=torch.int64), "all"),
+    "strictly": (lambda n: torch.arange(n) < torch.arange(n)[:, None] + 0, None),
+    "next": (lambda n: torch.arange(n) <= torch.arange(n)[:, None] + 1, None),
+    "window": (lambda n: below(n) & (torch.arange(n) > torch.arange(n)[:, None] - 99), None),
+    "backwards": (lambda n: below(n).flip(0), None),
+    "two packed": (
+        lambda n: below(n) & ((torch.arange(n) < 3) == (torch.arange(n)[:, None] < 3)),
+        None,
+    ),
+}
+
+
+class Masked(Attends):
+    def __init__(self, mask: Callable[[int], Tensor]) -> None:
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, self.mask(x.shape[1]).expand(x.shape[0], 1, -1, -1))
+
+
+QUICK = ("causal", "packed", "window")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=() if k in QUICK else pytest.mark.slow) for k in MASKS]
+)
+@pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
+def test_masks_that_are_known(kind: str, grad: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a mask lets queries see is proven, never guessed; both passes then read none."""
+    monkeypatch.setattr(attend, "DEVICES", ("cpu", "cuda"))
+    found = []
+    prove = proof.seen
+
+    def noted(mask: Value) -> str | None:
+        found.append(prove(mask))
+        return found[-1]
+
+    monkeypatch.setattr(proof, "seen", noted)
+    mask, expected = MASKS[kind]
+    model, x = Masked(mask), torch.randn(2, 7, 16, requires_grad=True)
+    with torch.set_grad_enabled(grad):
+        wanted = model(x)
+        mf.optimize(model)
+        out = model(x)
+    assert set(found) == {expected}
+    torch.testing.assert_close(out, wanted)
+    plain = mf.optimize(Attends())
+    with torch.set_grad_enabled(grad):
+        plain(x)
+    kernels = [mf.explain(each).kernels for each in (model, plain)]
+    assert (kernels[0] == kernels[1]) == (expected is not None)
+    if grad:
+        gradients = [
+            torch.autograd.grad(y.square().sum(), (x, *model.parameters())) for y in (out, wanted)
+        ]
+        torch.testing.assert_close(*gradients)
+    other = torch.randn(3, 200, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(model(other), mf.deoptimize(model)(other))
 
 
 SIZES = [(8, 16, 24), (1, 16, 24), (0, 16, 24), (600, 1001, 513), (515, 520, 1026)]

@@ -16,10 +16,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from megafuse.compiler.attend import with_attention
 from megafuse.compiler.compile import Compiled, NotFused, OurMistake, only_device, planned
+from megafuse.compiler.known_masks import without_known_masks
 from megafuse.graph import torch_versions
 from megafuse.graph.capture import Argument, Captured, Returned
+from megafuse.graph.clean import clean
 from megafuse.graph.guards import equal_sizes, symbols_of
-from megafuse.graph.lowering import decompositions
+from megafuse.graph.ir import Value
+from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.recompute import cut
 from megafuse.runtime import fallback, loader, progress
 
@@ -45,10 +48,22 @@ def watched(
         bw_compiler=_compiler("backward", watch, runs),
         inference_compiler=_compiler("model", watch, runs),
         decompositions=decompositions(),
-        partition_fn=cut,
+        partition_fn=_cut,
     )
     made: Callable[..., Any] = compiler(with_attention(module), example_inputs)
     return made
+
+
+def _cut(joint: torch.fx.GraphModule, *rest: Any, **how: Any) -> Any:
+    """Forward and backward, from what attention needs of both."""
+    without_known_masks(joint, _only_output)
+    return cut(joint, *rest, **how)
+
+
+def _only_output(traced: torch.fx.GraphModule) -> Value:
+    (found,) = clean(lower(_captured(traced))).outputs
+    assert found is not None
+    return found
 
 
 def _compiler(
@@ -68,6 +83,7 @@ def _program(traced: torch.fx.GraphModule, name: str, watch: Watch, runs: bool) 
         return _boxed(lambda args: traced(*args))
     try:
         with _disable_current_modes():  # AOTAutograd's, to which a constant's value is none
+            without_known_masks(traced, _only_output)
             made = planned(_captured(traced), name, only_device(_values(traced)), "fused")
     except NotFused as why:
         watch(name, why)

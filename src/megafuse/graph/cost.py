@@ -105,7 +105,7 @@ def is_as_large(shape: tuple[Size, ...], other: tuple[Size, ...]) -> bool:
     mine, others = numel(shape), numel(other)
     if isinstance(mine, int) and isinstance(others, int):
         return mine >= others
-    return sympy.sympify(others).free_symbols <= sympy.sympify(mine).free_symbols
+    return bool(sympy.sympify(others).free_symbols <= sympy.sympify(mine).free_symbols)
 
 
 def numel(shape: tuple[Size, ...]) -> Size:
