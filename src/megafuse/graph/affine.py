@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 
 import sympy
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
-from megafuse.graph.coordinates import same, simplified
+from megafuse.graph.coordinates import Shape, remembered, same, simplified
 from megafuse.graph.ir import Size, axis
 
 Coordinates = tuple[sympy.Expr, ...]
@@ -17,10 +16,17 @@ Coordinates = tuple[sympy.Expr, ...]
 
 def affine(expr: Size, axes: Sequence[sympy.Symbol]) -> tuple[Size, list[Size]] | None:
     """(start, a step for each axis) of expr = start + Σ step · axis; None if it is no such sum."""
-    expr = sympy.sympify(expr)
+    found = _affine(sympy.sympify(expr), tuple(axes))
+    return None if found is None else (found[0], list(found[1]))
+
+
+@remembered
+def _affine(
+    expr: sympy.Expr, axes: tuple[sympy.Symbol, ...]
+) -> tuple[Size, tuple[Size, ...]] | None:
     wanted = set(axes)
     if not expr.free_symbols & wanted:
-        return _plain(expr), [0] * len(axes)
+        return _plain(expr), (0,) * len(axes)
     start: sympy.Expr = sympy.Integer(0)
     steps: dict[sympy.Symbol, sympy.Expr] = {}
     for term in sympy.Add.make_args(sympy.expand(expr)):
@@ -35,7 +41,7 @@ def affine(expr: Size, axes: Sequence[sympy.Symbol]) -> tuple[Size, list[Size]] 
         if rest != one:
             return None
         steps[one] = steps.get(one, sympy.Integer(0)) + step
-    return _plain(start), [_plain(steps.get(i, sympy.Integer(0))) for i in axes]
+    return _plain(start), tuple(_plain(steps.get(i, sympy.Integer(0))) for i in axes)
 
 
 def _plain(expr: sympy.Expr) -> Size:
@@ -44,6 +50,11 @@ def _plain(expr: sympy.Expr) -> Size:
 
 def flat(at: Sequence[Size], strides: Sequence[Size], offset: Size = 0) -> sympy.Expr:
     """offset + Σ coordinate · stride, with quotients and remainders of one number put together."""
+    return _flat(tuple(at), tuple(strides), offset)
+
+
+@remembered
+def _flat(at: Shape, strides: Shape, offset: Size) -> sympy.Expr:
     total = sympy.sympify(offset)
     for place, stride in zip(at, strides, strict=True):
         total += place * stride
@@ -73,14 +84,16 @@ def recombined(expr: sympy.Expr) -> sympy.Expr:
 
 def mapped(at: Sequence[Size], coordinates: Sequence[Size], domain: Sequence[Size]) -> Coordinates:
     """`at`, written in a value's own axes, for a value that is read at `coordinates`."""
+    return _mapped(tuple(at), tuple(coordinates), tuple(domain))
+
+
+@remembered
+def _mapped(at: Shape, coordinates: Shape, domain: Shape) -> Coordinates:
     places = {axis(dim): sympy.sympify(place) for dim, place in enumerate(coordinates)}
-    shape = tuple(domain)
-    return tuple(_simple(sympy.sympify(a).xreplace(places), shape) for a in at)
+    return tuple(_simple(sympy.sympify(a).xreplace(places), domain) for a in at)
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def _simple(expr: sympy.Expr, domain: tuple[Size, ...]) -> sympy.Expr:
-    """Layers repeat, and so do these: a proof that a quotient is needless takes milliseconds."""
+def _simple(expr: sympy.Expr, domain: Shape) -> sympy.Expr:
     if expr.has(FloorDiv, Mod, PythonMod):
         return simplified([expr], domain)[0]
     alone = {axis(dim): sympy.Integer(0) for dim, size in enumerate(domain) if size == 1}

@@ -6,13 +6,13 @@ Each takes a Graph and returns another, validated; values are copied, never chan
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable
+import functools
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields
 from typing import Any
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
 
 from megafuse.graph.coordinates import identity, same_shape, simplified, within
 from megafuse.graph.interpret import evaluate_prim
@@ -58,24 +58,45 @@ def rewrite(graph: Graph, step: Callable[[Value], Value]) -> Graph:
         made[value] = result
         values.update(dict.fromkeys(o for o in result.operands if o not in values))
         values[result] = None
-    for value in values:
-        if isinstance(value, Extern):
-            value.results = tuple(r for r in values if isinstance(r, Result) and r.extern is value)
+    _find_results(values)
     inputs = [made[value] for value in graph.inputs]
     outputs = [None if out is None else made[out] for out in graph.outputs]
     new = Graph(inputs, list(values), outputs, graph.strides, graph.constants)  # type: ignore[arg-type]
     return validate(new)
 
 
+def _find_results(values: Iterable[Value]) -> None:
+    """Tells each Extern of its results, which say themselves whose they are."""
+    results: dict[Extern, list[Result]] = {v: [] for v in values if isinstance(v, Extern)}
+    for value in values:
+        if isinstance(value, Result):
+            results[value.extern].append(value)
+    for extern, found in results.items():
+        extern.results = tuple(found)
+
+
 def _copied(value: Value, made: dict[Value, Value]) -> Any:
     mine = copy.copy(value)
-    for field in fields(mine):
-        if field.name == "results":
-            continue  # they come later, and say so themselves
-        old = getattr(mine, field.name)
-        if isinstance(old, (Value, tuple, list, dict)):
-            setattr(mine, field.name, pytree.tree_map_only(Value, made.__getitem__, old))
+    for name in _nested(type(mine)):
+        setattr(mine, name, _replaced(getattr(mine, name), made))
     return mine
+
+
+@functools.cache
+def _nested(kind: type[Value]) -> tuple[str, ...]:
+    """The fields that may hold values. Results come later, and say so themselves."""
+    without = ("results", "name", "origin", "dtype", "shape", "prim")
+    return tuple(field.name for field in fields(kind) if field.name not in without)
+
+
+def _replaced(part: Any, made: dict[Value, Value]) -> Any:
+    if isinstance(part, Value):
+        return made[part]
+    if isinstance(part, (tuple, list)):
+        return type(part)(_replaced(item, made) for item in part)
+    if isinstance(part, dict):
+        return {key: _replaced(item, made) for key, item in part.items()}
+    return part
 
 
 # Simpler values

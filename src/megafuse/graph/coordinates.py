@@ -2,10 +2,14 @@
 
 A coordinate along dim k runs from 0 to shape[k] − 1, and sizes are at least 1 wherever an element
 is read at all; with that (i0·n + i1)//n is i0, where i1 < n.
+
+Such proofs take milliseconds each, and the layers of a model ask for the same ones: what was found
+is remembered.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import sympy
@@ -14,6 +18,9 @@ from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 from megafuse.graph.ir import Size, axis
 
 Bounds = tuple[sympy.Expr, sympy.Expr]
+Shape = tuple[Size, ...]
+
+remembered = functools.lru_cache(maxsize=1 << 14)
 
 
 def identity(shape: Sequence[Size]) -> tuple[sympy.Expr, ...]:
@@ -22,7 +29,12 @@ def identity(shape: Sequence[Size]) -> tuple[sympy.Expr, ...]:
 
 def same(a: Size, b: Size) -> bool:
     """Whether two sizes are equal whatever the symbols are."""
-    return a == b or sympy.expand(a - b) == 0
+    return a == b or _never_differ(a, b)
+
+
+@remembered
+def _never_differ(a: Size, b: Size) -> bool:
+    return bool(sympy.expand(a - b) == 0)
 
 
 def same_shape(a: Sequence[Size], b: Sequence[Size]) -> bool:
@@ -31,6 +43,11 @@ def same_shape(a: Sequence[Size], b: Sequence[Size]) -> bool:
 
 def reshape(old: Sequence[Size], new: Sequence[Size]) -> tuple[Size, ...]:
     """Where an element of `new` lies in `old`, in the smallest groups of dimensions that match."""
+    return _reshape(tuple(old), tuple(new))
+
+
+@remembered
+def _reshape(old: Shape, new: Shape) -> tuple[Size, ...]:
     if 0 in old or 0 in new:
         return (0,) * len(old)  # nothing is read
     at: list[Size] = []
@@ -85,9 +102,20 @@ def _strides(sizes: Sequence[Size]) -> list[Size]:
 
 def simplified(at: Sequence[Size], shape: Sequence[Size]) -> tuple[Size, ...]:
     """The same coordinates, without divisions that these axes' bounds make needless."""
-    sizes = {axis(dim): sympy.sympify(size) for dim, size in enumerate(shape)}
+    domain = tuple(shape)
+    return tuple(_simplified_in(domain, sympy.sympify(a)) for a in at)
+
+
+@remembered
+def _simplified_in(shape: Shape, expr: sympy.Expr) -> sympy.Expr:
+    sizes = _sizes(shape)
     alone = {i: sympy.Integer(0) for i, size in sizes.items() if size == 1}
-    return tuple(_simplified(sympy.sympify(a).xreplace(alone), sizes) for a in at)
+    return _simplified(expr.xreplace(alone), sizes)
+
+
+@remembered
+def _sizes(shape: Shape) -> Mapping[sympy.Symbol, sympy.Expr]:
+    return {axis(dim): sympy.sympify(size) for dim, size in enumerate(shape)}
 
 
 def _simplified(expr: sympy.Expr, sizes: Mapping[sympy.Symbol, sympy.Expr]) -> sympy.Expr:
@@ -158,6 +186,7 @@ def _bounds(expr: sympy.Expr, sizes: Mapping[sympy.Symbol, sympy.Expr]) -> Bound
     return None
 
 
+@remembered
 def _not_negative(expr: Size) -> bool:
     """Proven, where every size is at least 1."""
     expr = sympy.sympify(expr)
@@ -171,15 +200,23 @@ def _not_negative(expr: Size) -> bool:
 
 def never_negative(at: Size, shape: Sequence[Size]) -> bool:
     """Whether that is proven for every element of the shape."""
-    sizes = {axis(dim): sympy.sympify(n) for dim, n in enumerate(shape)}
-    bounds = _bounds(sympy.expand(at), sizes)
+    return _never_negative(at, tuple(shape))
+
+
+@remembered
+def _never_negative(at: Size, shape: Shape) -> bool:
+    bounds = _bounds(sympy.expand(at), _sizes(shape))
     return bounds is not None and _not_negative(bounds[0])
 
 
 def within(at: Size, shape: Sequence[Size], size: Size) -> bool:
     """Whether a coordinate is proven to be in 0 … size − 1 for every element of the shape."""
-    sizes = {axis(dim): sympy.sympify(n) for dim, n in enumerate(shape)}
-    bounds = _bounds(sympy.sympify(at), sizes)
+    return _within(at, tuple(shape), size)
+
+
+@remembered
+def _within(at: Size, shape: Shape, size: Size) -> bool:
+    bounds = _bounds(sympy.sympify(at), _sizes(shape))
     if bounds is None:
         return False
     return _not_negative(bounds[0]) and _not_negative(size - 1 - bounds[1])

@@ -15,6 +15,7 @@ Values are compared by identity. Every value knows the user's name for it and th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -28,6 +29,7 @@ Size: TypeAlias = int | sympy.Expr
 ReduceKind = Literal["sum", "prod", "amax", "amin", "argmax", "argmin", "any", "all"]
 
 
+@functools.cache
 def axis(dim: int) -> sympy.Symbol:
     """The coordinate along a dimension, as Views write it."""
     return sympy.Symbol(f"i{dim}", integer=True, nonnegative=True)

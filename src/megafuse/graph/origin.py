@@ -8,6 +8,7 @@ import linecache
 import os
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from types import FrameType, TracebackType
 
@@ -77,16 +78,24 @@ def _targets(file: str) -> dict[int, str]:
     except SyntaxError:
         return {}
     names: dict[int, str] = {}
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         target = _target(node)
         if isinstance(target, ast.Name):
-            assert isinstance(node, ast.stmt)
             for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                 names[line] = target.id
     return names
 
 
-def _target(node: ast.AST) -> ast.expr | None:
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All of a file, without what they are made of."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        if isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield from _statements(child)
+
+
+def _target(node: ast.stmt) -> ast.expr | None:
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         return node.targets[0]
     return node.target if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else None

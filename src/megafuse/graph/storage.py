@@ -15,7 +15,7 @@ from megafuse.graph.affine import (
     mapped,
     same_strides,
 )
-from megafuse.graph.coordinates import identity
+from megafuse.graph.coordinates import identity, remembered
 from megafuse.graph.ir import (
     Constant,
     Coordinate,
@@ -185,13 +185,22 @@ def _layouts(base: Value, value: Value, at: Coordinates, strides: Strides) -> li
 
 def _is_view_of_any_layout(value: Value, at: Coordinates, base: Value) -> bool:
     """A transpose is one, however its base lies; a reshape that joins dimensions is not."""
-    strides = tuple(sympy.Dummy(integer=True, positive=True) for _ in base.shape)
-    return view_strides(strides, value, at) is not None
+    return _any_layout_does(at, len(base.shape), len(value.shape))
+
+
+@remembered
+def _any_layout_does(at: Coordinates, base: int, rank: int) -> bool:
+    strides = tuple(sympy.Dummy(integer=True, positive=True) for _ in range(base))
+    return _strides_of(strides, rank, at) is not None
 
 
 def view_strides(strides: Strides, value: Value, at: Coordinates) -> tuple[Strides, Size] | None:
     """Strides and offset of a view of memory that lies so; None if no strides say that."""
-    axes = [axis(dim) for dim in range(len(value.shape))]
+    return _strides_of(strides, len(value.shape), at)
+
+
+def _strides_of(strides: Strides, rank: int, at: Coordinates) -> tuple[Strides, Size] | None:
+    axes = [axis(dim) for dim in range(rank)]
     found = affine(flat(at, strides), axes)
     if found is None or any(sympy.sympify(step).is_negative for step in found[1]):
         return None  # tensors have no negative strides

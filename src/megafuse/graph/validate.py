@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import sympy
@@ -38,7 +39,7 @@ def validate(graph: Graph) -> Graph:
     for value in graph.values:
         _demand(value, bool(value.name) and value.name not in names, "has no name of its own")
         for operand in value.operands:
-            _demand(value, operand in known, f"comes before its operand {operand.name}")
+            _demand(value, operand in known, "comes before its operand {}", operand.name)
         _CHECKS[type(value)](value)
         known.add(value)
         names.add(value.name)
@@ -55,9 +56,11 @@ def validate(graph: Graph) -> Graph:
     return graph
 
 
-def _demand(value: Value, holds: bool, otherwise: str) -> None:
+def _demand(value: Value, holds: bool, otherwise: str, *shown: object) -> None:
+    """`otherwise` has a {} for each thing to show: expressions take long to write out."""
     if not holds:
-        raise InvalidGraph(f"{value.name or type(value).__name__} {otherwise}")
+        name = value.name or type(value).__name__
+        raise InvalidGraph(f"{name} {otherwise.format(*shown)}")
 
 
 def is_kind(dtype: torch.dtype, kind: Kind) -> bool:
@@ -84,35 +87,42 @@ def _constant(value: Constant) -> None:
         kind = {bool: torch.bool, float: torch.float64}.get(type(value.value), torch.int64)
         floats = value.dtype.is_floating_point == kind.is_floating_point
         bools = (value.dtype == torch.bool) == (kind == torch.bool)
-        _demand(value, floats and bools, f"is {value.value!r}, but of {value.dtype}")
+        _demand(value, floats and bools, "is {!r}, but of {}", value.value, value.dtype)
 
 
 def _pointwise(value: Pointwise) -> None:
     prim, inputs = value.prim, value.inputs
-    _demand(value, len(inputs) == prim.operands, f"has {len(inputs)} operands for {prim.name}")
+    _demand(value, len(inputs) == prim.operands, "has {} operands for {}", len(inputs), prim.name)
     if prim.name == "where":
-        _demand(value, inputs[0].dtype == torch.bool, f"chooses by {inputs[0].name}, not a bool")
+        _demand(value, inputs[0].dtype == torch.bool, "chooses by {}, not a bool", inputs[0].name)
         inputs = inputs[1:]
     dtypes = {operand.dtype for operand in inputs}
     if prim.name == "demote":
-        _demand(value, dtypes == {torch.float32}, f"demotes {inputs[0].dtype}")
-        _demand(value, value.dtype in (torch.float16, torch.bfloat16), f"gives {value.dtype}")
+        _demand(value, dtypes == {torch.float32}, "demotes {}", inputs[0].dtype)
+        _demand(value, value.dtype in (torch.float16, torch.bfloat16), "gives {}", value.dtype)
     elif prim.name != "cast":
-        _demand(value, len(dtypes) == 1, f"mixes {sorted(map(str, dtypes))} in {prim.name}")
+        _demand(value, len(dtypes) == 1, "mixes {} in {}", sorted(map(str, dtypes)), prim.name)
         gives = _given(value)
-        _demand(value, value.dtype in gives, f"is {value.dtype}, but {prim.name} gives {gives}")
+        _demand(
+            value, value.dtype in gives, "is {}, but {} gives {}", value.dtype, prim.name, gives
+        )
         takes = is_kind(inputs[0].dtype, prim.kind)
-        _demand(value, takes, f"is {prim.name} of {inputs[0].dtype}, which it does not take")
+        _demand(value, takes, "is {} of {}, which it does not take", prim.name, inputs[0].dtype)
     for operand in value.inputs:
         fits = _broadcasts(operand.shape, value.shape)
         _demand(
-            value, fits, f"has shape {value.shape}, not that of {operand.name}: {operand.shape}"
+            value,
+            fits,
+            "has shape {}, not that of {}: {}",
+            value.shape,
+            operand.name,
+            operand.shape,
         )
     covered = all(
         size == 1 or any(_has(operand.shape, dim, len(value.shape)) for operand in value.inputs)
         for dim, size in enumerate(value.shape)
     )
-    _demand(value, covered, f"has shape {value.shape}, larger than all of its operands'")
+    _demand(value, covered, "has shape {}, larger than all of its operands'", value.shape)
 
 
 def _given(value: Pointwise) -> tuple[torch.dtype, ...]:
@@ -136,54 +146,63 @@ def _has(shape: tuple[Size, ...], dim: int, rank: int) -> bool:
 
 
 def _coordinate(value: Coordinate) -> None:
-    _demand(value, value.dtype == torch.int64, f"is a coordinate of {value.dtype}")
-    _demand(value, 0 <= value.dim < len(value.shape), f"has no dimension {value.dim}")
+    _demand(value, value.dtype == torch.int64, "is a coordinate of {}", value.dtype)
+    _demand(value, 0 <= value.dim < len(value.shape), "has no dimension {}", value.dim)
 
 
 def _view(value: View | Gather) -> None:
     source, rank = value.source, len(value.shape)
-    _demand(value, value.dtype == source.dtype, f"is {value.dtype}, {source.name} {source.dtype}")
-    _demand(value, len(value.at) == len(source.shape), f"reads {source.name} at {value.at}")
-    axes = {axis(dim) for dim in range(rank, rank + 16)}
+    _demand(
+        value, value.dtype == source.dtype, "is {}, {} {}", value.dtype, source.name, source.dtype
+    )
+    _demand(value, len(value.at) == len(source.shape), "reads {} at {}", source.name, value.at)
+    axes = _axes_beyond(rank)
     for place in value.at:
         if isinstance(place, Value):
             integer = not place.dtype.is_floating_point and place.dtype != torch.bool
-            _demand(value, integer, f"reads at {place.name}, which is {place.dtype}")
-            _demand(value, _broadcasts(place.shape, value.shape), f"reads at {place.name}")
+            _demand(value, integer, "reads at {}, which is {}", place.name, place.dtype)
+            _demand(value, _broadcasts(place.shape, value.shape), "reads at {}", place.name)
         else:
             free = sympy.sympify(place).free_symbols
-            _demand(value, not free & axes, f"reads at {place}, but has {rank} dimensions")
+            _demand(value, not free & axes, "reads at {}, but has {} dimensions", place, rank)
+
+
+@functools.cache
+def _axes_beyond(rank: int) -> frozenset[sympy.Symbol]:
+    return frozenset(axis(dim) for dim in range(rank, rank + 16))
 
 
 def _reduce(value: Reduce) -> None:
     source, rank = value.source, len(value.source.shape)
     dims = list(value.dims)
-    _demand(value, dims == sorted({d for d in dims if 0 <= d < rank}), f"reduces {dims} of {rank}")
+    _demand(
+        value, dims == sorted({d for d in dims if 0 <= d < rank}), "reduces {} of {}", dims, rank
+    )
     shape = [
         1 if dim in dims else size
         for dim, size in enumerate(source.shape)
         if value.keep or dim not in dims
     ]
-    _demand(value, same_shape(shape, value.shape), f"has shape {value.shape}, not {shape}")
+    _demand(value, same_shape(shape, value.shape), "has shape {}, not {}", value.shape, shape)
     places = value.kind in ("argmax", "argmin")
     dtype = torch.int64 if places else source.dtype
-    _demand(value, value.dtype == dtype, f"is {value.dtype}, not {dtype}")
+    _demand(value, value.dtype == dtype, "is {}, not {}", value.dtype, dtype)
     if value.kind in ("any", "all"):
-        _demand(value, dtype == torch.bool, f"is {value.kind} of {dtype}")
+        _demand(value, dtype == torch.bool, "is {} of {}", value.kind, dtype)
     if places:
-        _demand(value, len(dims) <= 1, f"is {value.kind} along {dims}: one dimension only")
+        _demand(value, len(dims) <= 1, "is {} along {}: one dimension only", value.kind, dims)
     elif value.kind in ("sum", "prod"):
         halves = (torch.float16, torch.bfloat16)
-        _demand(value, dtype not in halves, f"adds in {dtype}; float32 is the least")
+        _demand(value, dtype not in halves, "adds in {}; float32 is the least", dtype)
 
 
 def _extern(value: Extern) -> None:
     for result in value.results:
-        _demand(value, result.extern is value, f"is not where {result.name} comes from")
+        _demand(value, result.extern is value, "is not where {} comes from", result.name)
 
 
 def _result(value: Result) -> None:
-    _demand(value, value in value.extern.results, f"is no result of {value.extern.name}")
+    _demand(value, value in value.extern.results, "is no result of {}", value.extern.name)
 
 
 _CHECKS: dict[type[Value], Callable[..., None]] = {

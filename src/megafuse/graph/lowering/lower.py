@@ -189,9 +189,8 @@ class _Lowering:
             return self.env[node.args[0]][node.args[1]]  # type: ignore[index]
         if isinstance(out, (torch.SymInt, torch.SymBool)) or type(out) in (int, float, bool):
             return self.size(out) if isinstance(out, Symbolic) else out
-        args, kwargs = pytree.tree_map_only(
-            torch.fx.Node, lambda arg: self.env[arg], (node.args, dict(node.kwargs))
-        )
+        args = torch.fx.map_arg(node.args, self.env.__getitem__)
+        kwargs = dict(torch.fx.map_arg(node.kwargs, self.env.__getitem__))
         self.refuse_to_leave(node)
         rule = RULES.get(node.target)
         if rule is not None and self.within_reach(node):
@@ -278,13 +277,14 @@ def _cancelled(expr: sympy.Expr) -> sympy.Expr:
 
 
 def _taken(node: torch.fx.Node) -> list[torch.Tensor]:
-    took = [arg.meta.get("val") for arg in node.all_input_nodes]
-    return [t for t in pytree.tree_leaves(took) if isinstance(t, torch.Tensor)]
+    return [tensor for arg in node.all_input_nodes for tensor in _given(arg)]
 
 
 def _given(node: torch.fx.Node) -> list[torch.Tensor]:
-    gave = pytree.tree_leaves(node.meta.get("val"))
-    return [t for t in gave if isinstance(t, torch.Tensor)]
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
 
 
 def _named(graph: torch.fx.Graph) -> dict[torch.fx.Node, Origin]:
