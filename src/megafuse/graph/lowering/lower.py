@@ -199,7 +199,9 @@ class _Lowering:
                 return rule(self.builder, *args, **kwargs)
             except NotLowered:
                 del self.builder.values[before:]
-        if any(map(self.is_elsewhere, (*_taken(node), *_given(node)))):
+        # (A constant of one number, such as 1j, is moved here with all that is made of it.)
+        tensors = (*_taken(node), *_given(node))
+        if any(self.is_elsewhere(t) and t.dim() > 0 for t in tensors):
             raise NotImplementedError(f"{node.target} has a tensor on another device")
         if getattr(out, "dtype", None) in self.widens and products.is_product(node.target, args):
             return products.widened(self.builder, node.target, args, kwargs)
