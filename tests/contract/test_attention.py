@@ -138,6 +138,17 @@ def test_groups_and_lengths(
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["whole", "bool", "infinite"])
+def test_one_key(kind: str, dtype: torch.dtype, device: str) -> None:
+    """Its weight is 1, or 0 for a query that it is hidden from."""
+    mask = _masks(2, 4, 30, 1, device)[kind]
+    q = random(2, 4, 30, 32, dtype=dtype, device=device)
+    k, v = (random(2, 2, 1, 32, dtype=dtype, device=device) for _ in "kv")
+    check(q, k, v, mask=mask.to(dtype) if mask.is_floating_point() else mask)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_long(dtype: torch.dtype, device: str) -> None:
     """Many blocks of keys, on every path: the running maxima and sums meet large scores late."""
     q, k, v = packed(1, 1100, 1, 64, dtype, device)

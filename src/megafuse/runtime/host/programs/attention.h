@@ -23,21 +23,27 @@ inline AttentionResult attention(AttentionCall call, bool keep) {
   return call.q.is_cuda() ? attention_cuda(call, keep) : attention_cpu(call, keep);
 }
 
-// With one key every weight is 1, whatever the scores are: q and k have no gradient, and v's is the
-// sum over its queries. Kernels with tiles compute p (dp - sum) instead, where dp and the sum are
-// rounded apart, and a model whose sequences have one token sees that error alone. `none` is 0, and
-// NaN where the score is not finite.
+// With one key every weight is 1, whatever the scores are, or 0 where the key is hidden: q and k
+// have no gradient, and v's is the sum over its queries. Kernels with tiles compute p (dp - sum)
+// instead, where dp and the sum are rounded apart, and a model whose sequences have one token sees
+// that error alone. `none` is 0, and NaN where the score is not finite.
 inline AttentionGradients one_key_grad(const AttentionCall& call, const at::Tensor& dout,
                                        const AttentionResult& kept, AttentionWants wants) {
   const int64_t share = call.heads() / call.key_heads();
   auto of_key_heads = [&](const at::Tensor& t) {
     return t.unflatten(1, {call.key_heads(), share}).sum(at::IntArrayRef{2, 3}).unsqueeze(2);
   };
-  const at::Tensor none = kept.lse.sub(kept.lse).unsqueeze(3);
+  auto where_seen = [&](const at::Tensor& t) {
+    if (!call.mask.defined()) return t;
+    const at::Tensor mask = call.whole_mask();
+    const at::Tensor seen = mask.scalar_type() == at::kBool ? mask : mask.ne(-INFINITY);
+    return at::where(seen, t, at::zeros({}, t.options()));
+  };
+  const at::Tensor none = where_seen(kept.lse.sub(kept.lse).unsqueeze(3));
   const AttentionGradients gradients = allocate_gradients(call, wants);
   if (gradients.dq.defined()) gradients.dq.copy_(none.expand_as(call.q));
   if (gradients.dk.defined()) gradients.dk.copy_(of_key_heads(none).expand_as(call.k));
-  if (gradients.dv.defined()) gradients.dv.copy_(of_key_heads(dout.add(none)));
+  if (gradients.dv.defined()) gradients.dv.copy_(of_key_heads(where_seen(dout.add(none))));
   return gradients;
 }
 
@@ -52,8 +58,7 @@ inline AttentionGradients attention_grad(AttentionCall call, const at::Tensor& d
       if (t->defined()) t->zero_();
     return gradients;
   }
-  if (call.q.is_cuda() && call.keys() == 1 && !call.mask.defined())
-    return one_key_grad(call, dout, kept, wants);
+  if (call.q.is_cuda() && call.keys() == 1) return one_key_grad(call, dout, kept, wants);
   const AttentionResult whole{with_whole_rows(kept.out), kept.lse};
   return (call.q.is_cuda() ? attention_grad_cuda : attention_grad_cpu)(call, with_whole_rows(dout),
                                                                        whole, wants);
