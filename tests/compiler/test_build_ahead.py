@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from compiler.placed import here
 from megafuse.compiler import fuse
+from megafuse.compiler.backend import backend
 from megafuse.runtime import build, builders, cpp, fallback, loader
 
 pytestmark = pytest.mark.usefixtures("poisoned", "hasty")
@@ -72,7 +74,9 @@ def test_other_sizes_ask_for_what_they_need(asked: Asked) -> None:
     fused = fuse(three_kernels)
     for given in (arguments(), arguments(5, 30), arguments(8, 71), arguments(9, 31)):
         torch.testing.assert_close(fused(*given), three_kernels(*given))
-    assert (asked.batches, asked.single) == ([3, 2], 0)
+    if here().type == "cpu":  # on CUDA rows of odd length have kernels of their own, too
+        assert (asked.batches, asked.single) == ([3, 2], 0)
+    assert asked.single == 0
 
 
 def test_backward_too(asked: Asked) -> None:
@@ -87,7 +91,7 @@ def test_backward_too(asked: Asked) -> None:
 
 def test_a_graph_of_torch_compile(asked: Asked, anew: None) -> None:
     given = arguments()
-    model = torch.compile(three_kernels, backend="megafuse")
+    model = torch.compile(three_kernels, backend=backend)
     torch.testing.assert_close(model(*given), three_kernels(*given))
     assert (asked.batches, asked.single) == ([3], 0)
 
@@ -137,11 +141,11 @@ def test_the_cache_is_whole(asked: Asked, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_one_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def kernel(number: int) -> Any:
+    def kernel(kind: str, device: int, number: int) -> Any:
         if number == 2:
             raise OSError("disk full")
         return str(number), "symbol"
 
     monkeypatch.setattr(builders, "build_kernel", kernel)
-    found = builders.build_kernels([(1,), (2,), (3,)])
+    found = builders.build_kernels([("functor", -1, n) for n in (1, 2, 3)])
     assert found == [("1", "symbol"), None, ("3", "symbol")]

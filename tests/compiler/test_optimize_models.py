@@ -135,7 +135,7 @@ def test_training_follows_eager() -> None:
 
 
 def test_the_page_draws_the_block_that_explain_found() -> None:
-    if torch.get_default_device().type != "cpu":
+    if here().type != "cpu":
         pytest.skip("the page's block is a CPU's: attention is another operation elsewhere")
     with torch.no_grad():
         found = mf.explain(FAMILIES["GPT-2"].make(), **text())

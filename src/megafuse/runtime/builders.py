@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from megafuse.runtime import attention, build, gemm_sm90, generated
+from megafuse.runtime import attention, build, gemm_sm90, generated, nvrtc
 from megafuse.runtime.build import CpuKernel, CudaKernel
 
 
@@ -34,6 +34,8 @@ def build_kernels(asked: Sequence[tuple[Any, ...]]) -> list[CpuKernel | CudaKern
 
     Threads do: g++ is a process of its own, and NVRTC compiles without the GIL.
     """
+    if any(device >= 0 for _, device, *_ in asked):
+        nvrtc.problem()  # imports cuda-core: threads that do so at once find half of a module
     try:
         with ThreadPoolExecutor(min(len(asked), os.cpu_count() or 1)) as pool:
             return list(pool.map(_or_none, asked))
