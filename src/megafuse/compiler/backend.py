@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from megafuse.compiler.compile import Compiled, NotFused, OurMistake, only_device, planned
+from megafuse.compiler.uncollected import uncollected
 from megafuse.graph import torch_versions
 from megafuse.graph.capture import Argument, Captured, Returned
 from megafuse.graph.guards import symbols_of
@@ -46,7 +47,8 @@ def watched(
         decompositions=decompositions(),
         partition_fn=cut,
     )
-    made: Callable[..., Any] = compiler(module, example_inputs)
+    with uncollected():
+        made: Callable[..., Any] = compiler(module, example_inputs)
     return made
 
 
