@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Compiling makes objects by the hundred thousand and keeps them, and the collector goes through
-    all that torch's tracer holds again and again: 0.4 of the 0.9 s in which BERT's plan is made."""
+    """Compiling makes objects by the hundred thousand and keeps them, and the collector looks again
+    and again at all that torch's tracer holds: 0.4 of the 0.9 s in which BERT's plan is made."""
     if not gc.isenabled():
         yield
         return
