@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from megafuse.compiler.attend import with_attention
 from megafuse.compiler.compile import Compiled, NotFused, OurMistake, only_device, planned
 from megafuse.compiler.known_masks import without_known_masks
+from megafuse.compiler.uncollected import uncollected
 from megafuse.graph import torch_versions
 from megafuse.graph.capture import Argument, Captured, Returned
 from megafuse.graph.clean import clean
@@ -50,7 +51,8 @@ def watched(
         decompositions=decompositions(),
         partition_fn=_cut,
     )
-    made: Callable[..., Any] = compiler(with_attention(module), example_inputs)
+    with uncollected():
+        made: Callable[..., Any] = compiler(with_attention(module), example_inputs)
     return made
 
 

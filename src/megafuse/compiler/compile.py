@@ -18,6 +18,7 @@ from megafuse.compiler.again import Again, kept, why_once
 from megafuse.compiler.besides import besides
 from megafuse.compiler.fused import Rounding
 from megafuse.compiler.labels import name_inputs
+from megafuse.compiler.uncollected import uncollected
 from megafuse.graph.capture import Captured, capture
 from megafuse.graph.clean import clean
 from megafuse.graph.errors import Untraceable
@@ -69,7 +70,7 @@ def compiled(
     name = getattr(function, "__name__", "function").strip("<>")
     device = device or only_device(pytree.tree_leaves((tuple(args), dict(kwargs))))
     try:
-        with cut_for(device):
+        with cut_for(device), uncollected():
             captured = capture(function, args, kwargs, decompositions())
     except (Untraceable, NotImplementedError) as error:  # the latter is torch's tracer's own
         raise NotFused(str(error)) from error
@@ -78,6 +79,7 @@ def compiled(
     return made
 
 
+@uncollected()
 def planned(captured: Captured, name: str, device: torch.device, rounding: Rounding) -> Compiled:
     """From the traced graphs on. Raises NotFused where they should run as they are."""
     try:

@@ -6,7 +6,6 @@ Each takes a Graph and returns another, validated; values are copied, never chan
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields
 from typing import Any
@@ -75,18 +74,16 @@ def _find_results(values: Iterable[Value]) -> None:
         extern.results = tuple(found)
 
 
+# No values are in these; results come later, and say so themselves.
+_WITHOUT_VALUES = frozenset({"results", "name", "origin", "dtype", "shape", "prim"})
+
+
 def _copied(value: Value, made: dict[Value, Value]) -> Any:
     mine = copy.copy(value)
-    for name in _nested(type(mine)):
-        setattr(mine, name, _replaced(getattr(mine, name), made))
+    for field in fields(mine):
+        if field.name not in _WITHOUT_VALUES:
+            setattr(mine, field.name, _replaced(getattr(mine, field.name), made))
     return mine
-
-
-@functools.cache
-def _nested(kind: type[Value]) -> tuple[str, ...]:
-    """The fields that may hold values. Results come later, and say so themselves."""
-    without = ("results", "name", "origin", "dtype", "shape", "prim")
-    return tuple(field.name for field in fields(kind) if field.name not in without)
 
 
 def _replaced(part: Any, made: dict[Value, Value]) -> Any:
