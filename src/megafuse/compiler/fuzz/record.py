@@ -1,7 +1,8 @@
 """What came of a range of programs, as one line of JSON: ranges add up to the 20,000.
 
-benchmarks/results/fuzz-<machine>.jsonl, and fuzz-modules-<machine>.jsonl, hold such lines, one for each range that was gone through
-to its end, with the commit that it was gone through at.
+benchmarks/results/fuzz-<machine>.jsonl holds such lines, fuzz-modules-<machine>.jsonl those of
+models: one for each range that was gone through to its end, with the commit that it was gone
+through at.
 """
 
 from __future__ import annotations
