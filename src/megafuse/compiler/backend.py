@@ -61,6 +61,8 @@ def _compiler(
 
 def _program(traced: torch.fx.GraphModule, name: str, watch: Watch, runs: bool) -> Program:
     """One of AOTAutograd's graphs as a C++ program, or as it is where there can be none."""
+    if not any(isinstance(node.meta.get("val"), torch.Tensor) for node in traced.graph.nodes):
+        return _boxed(lambda args: traced(*args))  # sizes alone: there is nothing to fuse
     host = loader.load()
     if host is None:  # it has said why
         watch(name, NotFused("there is no C++ compiler that works: see `megafuse doctor`"))
