@@ -79,6 +79,8 @@ def _compiler(
 
 def _program(traced: torch.fx.GraphModule, name: str, watch: Watch, runs: bool) -> Program:
     """One of AOTAutograd's graphs as a C++ program, or as it is where there can be none."""
+    if not any(isinstance(node.meta.get("val"), torch.Tensor) for node in traced.graph.nodes):
+        return _boxed(lambda args: traced(*args))  # sizes alone: there is nothing to fuse
     host = loader.load()
     if host is None:  # it has said why
         watch(name, NotFused("there is no C++ compiler that works: see `megafuse doctor`"))
@@ -86,7 +88,8 @@ def _program(traced: torch.fx.GraphModule, name: str, watch: Watch, runs: bool) 
     try:
         with _disable_current_modes():  # AOTAutograd's, to which a constant's value is none
             without_known_masks(traced, _only_output)
-            made = planned(_captured(traced), name, only_device(_values(traced)), "fused")
+            captured = _captured(traced)
+            made = planned(captured, name, _device(captured), "fused")
     except NotFused as why:
         watch(name, why)
         _tell(why)
@@ -135,8 +138,12 @@ def _tell(why: NotFused) -> None:
     progress.logger.warning("megafuse: a graph of torch.compile runs unfused: %s", why)
 
 
-def _values(traced: torch.fx.GraphModule) -> list[Any]:
-    return [node.meta.get("val") for node in traced.graph.nodes]
+def _device(captured: Captured) -> torch.device:
+    """That of the arguments, where there are tensors among them. What is made elsewhere in between
+    is the lowering's concern."""
+    taken = [a.value for a in captured.arguments if a.kind == "tensor" and not a.anywhere]
+    made = (node.meta.get("val") for node in captured.forward.graph.nodes)
+    return only_device(taken or made)
 
 
 def _captured(traced: torch.fx.GraphModule) -> Captured:

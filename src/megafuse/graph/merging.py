@@ -12,6 +12,7 @@ from megafuse.graph.coordinates import same, same_shape
 from megafuse.graph.cost import numel
 from megafuse.graph.ir import Value
 from megafuse.graph.reads import Read
+from megafuse.graph.rows import check_store
 from megafuse.graph.sums import READS_A_SUM, check_sums, sums_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ def merge(clusters: Clusters, one: Cluster, other: Cluster, value: Value) -> Non
         both = (one, whole)
     _check_rows(one, other, axes)
     _check_reads(clusters, both)
+    for each in both:
+        for member in each.coordinates.keys() & clusters.stored.keys():
+            if clusters.stored[member] is not None:
+                check_store(member, each.coordinates[member], each, clusters.stored)
     check_sums(both[1].shape, both[1].rows, sums_of(both[0]) | sums_of(both[1]))
     _put_together(clusters, one, other, both)
 

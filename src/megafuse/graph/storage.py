@@ -15,7 +15,7 @@ from megafuse.graph.affine import (
     mapped,
     same_strides,
 )
-from megafuse.graph.coordinates import identity, remembered
+from megafuse.graph.coordinates import identity, remembered, same
 from megafuse.graph.ir import (
     Constant,
     Coordinate,
@@ -31,6 +31,7 @@ from megafuse.graph.ir import (
     axis,
 )
 from megafuse.graph.reads import is_memory
+from megafuse.graph.signs import may_be_negative
 
 Strides = tuple[Size, ...]
 
@@ -172,15 +173,20 @@ def _copy(value: Value, shared: set[int]) -> View:
 
 
 def _layouts(base: Value, value: Value, at: Coordinates, strides: Strides) -> list[Strides]:
-    """How the base could lie so that its view lies as demanded."""
+    """How the base could lie so that its view lies as demanded: as the view does, if this has all
+    of the base, with dimensions in another order."""
     found = [contiguous(base.shape)]
-    places = {axis(dim): stride for dim, stride in enumerate(strides)}
+    places = {axis(dim): dim for dim in range(len(strides))}
     turned: list[Size] = []
     for place, size in zip(at, base.shape, strict=True):
-        turned.append(places.get(place, 0 if size == 1 else None))
-    if None not in turned and len(value.shape) >= sum(size != 1 for size in base.shape):
-        found.insert(0, tuple(turned))
-    return found
+        dim = places.get(place)
+        if dim is not None and same(value.shape[dim], size):
+            turned.append(strides[dim])
+        elif size == 1:
+            turned.append(0)
+        else:
+            return found
+    return [tuple(turned), *found]
 
 
 def _is_view_of_any_layout(value: Value, at: Coordinates, base: Value) -> bool:
@@ -196,12 +202,20 @@ def _any_layout_does(at: Coordinates, base: int, rank: int) -> bool:
 
 def view_strides(strides: Strides, value: Value, at: Coordinates) -> tuple[Strides, Size] | None:
     """Strides and offset of a view of memory that lies so; None if no strides say that."""
-    return _strides_of(strides, len(value.shape), at)
+    return _strides_of(strides, value.shape, at)
 
 
-def _strides_of(strides: Strides, rank: int, at: Coordinates) -> tuple[Strides, Size] | None:
-    axes = [axis(dim) for dim in range(rank)]
+def _strides_of(
+    strides: Strides, shape: tuple[Size, ...], at: Coordinates
+) -> tuple[Strides, Size] | None:
+    axes = [axis(dim) for dim in range(len(shape))]
     found = affine(flat(at, strides), axes)
-    if found is None or any(sympy.sympify(step).is_negative for step in found[1]):
+    if found is None or may_be_negative(found[1], (*shape, *_of_wide(strides, at))):
         return None  # tensors have no negative strides
     return tuple(found[1]), found[0]
+
+
+def _of_wide(strides: Strides, at: Coordinates) -> list[Size]:
+    """Those of the dimensions that the view goes along."""
+    pairs = zip(strides, at, strict=True)
+    return [step for step, place in pairs if step != 0 and sympy.sympify(place).free_symbols]

@@ -34,7 +34,9 @@ def main(words: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="megafuse-fuzz-") as cache:
         outcomes = Run(asked, cache).outcomes()
     seconds = time.monotonic() - started
-    made = record.record(asked.seed, asked.first, outcomes, asked.device, asked.every, seconds)
+    made = record.record(
+        asked.seed, asked.first, outcomes, asked.device, asked.every, seconds, asked.modules
+    )
     print(summary(outcomes.values()))
     if asked.record:
         if made["changed"]:

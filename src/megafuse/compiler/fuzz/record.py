@@ -1,7 +1,8 @@
 """What came of a range of programs, as one line of JSON: ranges add up to the 20,000.
 
-benchmarks/results/fuzz-<machine>.jsonl holds such lines, one for each range that was gone through
-to its end, with the commit that it was gone through at.
+benchmarks/results/fuzz-<machine>.jsonl holds such lines, fuzz-modules-<machine>.jsonl those of
+models: one for each range that was gone through to its end, with the commit that it was gone
+through at.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def record(
     device: str = "cpu",
     every: int = 1,
     seconds: float = 0.0,
+    modules: bool = False,
 ) -> dict[str, Any]:
     """Of the programs from `first` on, all of them; one in `every` had the users' flags."""
     assert sorted(outcomes) == list(range(first, first + len(outcomes)))
@@ -37,6 +39,7 @@ def record(
             refused.setdefault(general(outcome.message), []).append(at)
     commit, changed = provenance.commit()
     return {
+        "modules": modules,
         "seed": seed,
         "first": first,
         "programs": len(outcomes),
@@ -66,15 +69,15 @@ def append(file: Path, made: dict[str, Any]) -> None:
 
 def total(file: Path) -> str:
     """The programs of a file's ranges, each counted once: as it was judged last."""
-    last: dict[tuple[str, int, int], dict[str, Any]] = {}
+    last: dict[tuple[Any, ...], dict[str, Any]] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         made = json.loads(line)
         for at in range(made["first"], made["first"] + made["programs"]):
-            last[made["device"], made["seed"], at] = made
-    failed = sum(str(at) in made["failed"] for (_, _, at), made in last.items())
+            last[made["device"], made.get("modules", False), made["seed"], at] = made
+    failed = sum(str(at) in made["failed"] for (*_, at), made in last.items())
     refused = sum(
         any(at in numbers for numbers in made["refused"].values())
-        for (_, _, at), made in last.items()
+        for (*_, at), made in last.items()
     )
     commits = dict.fromkeys(made["commit"][:12] for made in last.values())
     return (

@@ -231,6 +231,8 @@ class _Lowering:
 
     def extern(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         op = str(node.target)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise NotImplementedError(f"{op} is no operation that the library can be told to run")
         if torch_versions.LOSES_CHECKS and "linalg" in op and "_ex" in op:
             raise NotImplementedError(f"{op} would not check what it is given")
         leaves, spec = pytree.tree_flatten(node.meta.get("val"))  # a check has none
@@ -238,7 +240,7 @@ class _Lowering:
         made = Extern(
             dtype=torch.float32 if first is None else first.dtype,
             shape=() if first is None else self.sizes(first.shape),
-            target=node.target,  # type: ignore[arg-type]
+            target=node.target,
             args=tuple(args),
             kwargs=kwargs,
         )
