@@ -191,13 +191,13 @@ def _layouts(base: Value, value: Value, at: Coordinates, strides: Strides) -> li
 
 def _is_view_of_any_layout(value: Value, at: Coordinates, base: Value) -> bool:
     """A transpose is one, however its base lies; a reshape that joins dimensions is not."""
-    return _any_layout_does(at, len(base.shape), len(value.shape))
+    return _any_layout_does(at, len(base.shape), value.shape)
 
 
 @remembered
-def _any_layout_does(at: Coordinates, base: int, rank: int) -> bool:
+def _any_layout_does(at: Coordinates, base: int, shape: tuple[Size, ...]) -> bool:
     strides = tuple(sympy.Dummy(integer=True, positive=True) for _ in range(base))
-    return _strides_of(strides, rank, at) is not None
+    return _strides_of(strides, shape, at) is not None
 
 
 def view_strides(strides: Strides, value: Value, at: Coordinates) -> tuple[Strides, Size] | None:
