@@ -285,3 +285,17 @@ def test_a_check_of_values_is_a_step() -> None:
         return  # the GPU's own check ends the process
     with pytest.raises(RuntimeError, match="smaller than num_classes"):
         fused(x, at + 1)
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_a_softmax_of_one_beside_a_sum() -> None:
+    """Rows of one element got an axis of their own, and the sum's axes were taken for rows."""
+
+    def both(x: Tensor) -> tuple[Tensor, Tensor]:
+        total = x.sum(0)
+        return torch.softmax(x, -1), total
+
+    fused = fuse(both)
+    for shape in ((3, 2, 3, 1), (16, 2, 7, 1)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(fused(x), both(x))

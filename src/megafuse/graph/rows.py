@@ -34,7 +34,8 @@ def turn_to_rows(value: Reduce, at: Coordinates, cluster: Cluster, stored: Store
     if cluster.sums:
         if order != list(range(len(order))):
             raise Refused("sums over other dimensions than all but the row")
-        check_sums(cluster.shape, len(last), sums_of(cluster))
+        shape = cluster.shape if last else (*cluster.shape, 1)
+        check_sums(shape, max(len(last), 1), sums_of(cluster))
     cluster.rows = len(last)
     if not last:
         # Rows of one element: an axis of their own.
