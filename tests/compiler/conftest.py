@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from megafuse.runtime import cpp, loader
+
+
+@pytest.fixture
+def quiet() -> None:
+    """Kernels run, and torch's warnings about what random programs do are not told."""
+    if loader.load() is None:
+        pytest.skip("no C++ compiler")
+    warnings.simplefilter("ignore")
 
 
 @pytest.fixture

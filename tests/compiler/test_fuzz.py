@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
+from compiler.judged import are_right
 from megafuse.codegen import expression
 from megafuse.compiler.fuzz import Argument, Program, record, trial
 from megafuse.compiler.fuzz.__main__ import main
@@ -23,33 +23,18 @@ from megafuse.runtime import loader
 
 SEED, PROGRAMS, MORE = 0, 15, 60  # ranges of thousands are run by hand: CONTRIBUTING.md
 
-test_case.__test__ = False  # type: ignore[attr-defined]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> None:
-    if loader.load() is None:
-        pytest.skip("no C++ compiler")
-    warnings.simplefilter("ignore")
-
-
-def judged(first: int, count: int) -> None:
-    for index in range(first, first + count):
-        program = generate(SEED, index)
-        outcome = trial(program)
-        assert outcome.verdict in ("right", "refused"), test_case(Finding(index, program, outcome))
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.mark.parametrize("third", range(3))
 def test_programs_are_right(third: int) -> None:
-    judged(third * PROGRAMS // 3, PROGRAMS // 3)
+    are_right(generate, SEED, range(third, PROGRAMS, 3))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_more_programs_are_right(part: int) -> None:
-    first, last = (PROGRAMS + k * MORE // 4 for k in (part, part + 1))
-    judged(first, last - first)
+    are_right(generate, SEED, range(PROGRAMS + part, PROGRAMS + MORE, 4))
 
 
 def test_the_same_seed_gives_the_same_programs() -> None:

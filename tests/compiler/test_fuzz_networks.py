@@ -4,46 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import warnings
 
 import pytest
 import torch
 
+from compiler.judged import are_right
 from megafuse.codegen import expression
 from megafuse.compiler.fuzz import Argument, Network, trial
 from megafuse.compiler.fuzz.network_grammar import generate
 from megafuse.compiler.fuzz.report import Finding, test_case
 from megafuse.compiler.fuzz.runs import eager, exact, names
 from megafuse.compiler.fuzz.shrink import shrunk
-from megafuse.runtime import loader
 
 SEED, NETWORKS, MORE = 0, 1, 5  # hundreds are run by hand: CONTRIBUTING.md
 
-test_case.__test__ = False  # type: ignore[attr-defined]
-pytestmark = pytest.mark.usefixtures("hasty", "anew")
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> None:
-    if loader.load() is None:
-        pytest.skip("no C++ compiler")
-    warnings.simplefilter("ignore")
-
-
-def judged(first: int, count: int) -> None:
-    for index in range(first, first + count):
-        network = generate(SEED, index)
-        outcome = trial(network)
-        assert outcome.verdict in ("right", "refused"), test_case(Finding(index, network, outcome))
+pytestmark = pytest.mark.usefixtures("quiet", "hasty", "anew")
 
 
 def test_networks_are_right() -> None:
-    judged(0, NETWORKS)
+    are_right(generate, SEED, range(NETWORKS))
 
 
 @pytest.mark.slow
 def test_more_networks_are_right() -> None:
-    judged(NETWORKS, MORE)
+    are_right(generate, SEED, range(NETWORKS, NETWORKS + MORE))
 
 
 def test_a_network_is_its_source() -> None:

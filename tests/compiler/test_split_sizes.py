@@ -122,3 +122,20 @@ def test_a_backward_that_gets_sizes_as_numbers() -> None:
         (mine,) = torch.autograd.grad(mean(x), x)
         (want,) = torch.autograd.grad(mean.function(x), x)
         torch.testing.assert_close(mine, want)
+
+
+def test_heads_of_several_layers() -> None:
+    """Each layer's heads make a guard of products of sizes beside the one that says it all."""
+
+    def layers(x: Tensor, w: Tensor) -> Tensor:
+        for _ in range(2):
+            heads = (x @ w).view(x.shape[0], x.shape[1], 4, -1).transpose(1, 2)
+            weights = torch.softmax(heads @ heads.transpose(-1, -2), -1)
+            x = x + (weights @ heads).transpose(1, 2).reshape(x.shape)
+        return x
+
+    fused = fuse(layers)
+    for batch, length, width in ((3, 5, 24), (2, 4, 8)):
+        args = torch.randn(batch, length, width), torch.randn(width, width) / width**0.5
+        torch.testing.assert_close(fused(*args), layers(*args), rtol=1e-4, atol=1e-4)
+    assert len(fused.variants) == 1

@@ -98,6 +98,8 @@ def equalities(guards: Sequence[sympy.Basic]) -> Equal:
     then s1 with 4·s3. Shapes that torch found equal look equal then."""
     equal: Equal = {}
     known = [guard for guard in guards if isinstance(guard, sympy.Eq)]
+    # s2 = 4·s3 before s0·s1·s2 = 4·s0·s1·s3, which then says nothing more.
+    known.sort(key=lambda guard: len(guard.free_symbols))
     for guard in known * 2:  # the second time with what the first has found
         one, other = (simpler(side, equal) for side in guard.args)
         if one == other:
