@@ -2,7 +2,8 @@
 
 torch's own picks one while it traces, from tensors without memory. So it takes for ever what it
 finds then: BERT and ViT on an H200 get two float32 products and a softmax in place of a tiled
-kernel (BERT-base, 32 × 128 tokens in bfloat16: 1.6 of 2.8 ms; torch.compile does the same).
+kernel (BERT-base, 32 × 128 tokens in bfloat16: 2.8 ms on the device, and 1.7 with our op;
+torch.compile does as torch).
 """
 
 from __future__ import annotations

@@ -118,13 +118,19 @@ class _Space:
             first = self._operand(value, value.inputs[2], _put(at, i, sympy.Integer(0)))
             if after is None or first is None:
                 return None
-            whole = sympy.expand(after.xreplace({i: i - 1}))
-            return whole if sympy.expand(whole.xreplace({i: 0}) - first) == 0 else None
+            whole = after.xreplace({i: i - 1})
+            return whole if _are_equal(whole.xreplace({i: sympy.Integer(0)}), first) else None
         return None
 
 
 def _put(at: Sequence[Size], symbol: sympy.Symbol, to: sympy.Expr) -> list[sympy.Expr]:
     return [sympy.sympify(a).xreplace({symbol: to}) for a in at]
+
+
+def _are_equal(a: Element, b: Element) -> bool:
+    if isinstance(a, _CONDITIONS) or isinstance(b, _CONDITIONS):
+        return bool(a == b)
+    return bool(sympy.expand(a - b) == 0)
 
 
 def _of_library(extern: Extern) -> Element | None:
@@ -133,12 +139,10 @@ def _of_library(extern: Extern) -> Element | None:
     if extern.target not in (aten.cumsum.default, aten.index.Tensor):
         return None
     everywhere = elements(extern.args[0])
-    if everywhere is None or not getattr(everywhere, "is_Integer", False):
-        known = everywhere == sympy.false  # of bools
-        everywhere = sympy.Integer(0) if known else None
-    if extern.target is aten.cumsum.default and everywhere != 0:
-        return None
-    return everywhere
+    if extern.target is aten.cumsum.default:
+        return sympy.Integer(0) if everywhere in (sympy.false, sympy.Integer(0)) else None
+    is_one = everywhere in (sympy.true, sympy.false) or getattr(everywhere, "is_Integer", False)
+    return everywhere if is_one else None
 
 
 def _sympified(number: Any) -> Element | None:
