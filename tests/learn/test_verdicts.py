@@ -23,6 +23,7 @@ from megafuse.learn.verdicts import (
     exercises,
     ladder,
     machine,
+    own_function,
     product,
     rightness,
     rule,
@@ -450,6 +451,26 @@ def test_worth(most, gain):
 def test_already(gain, said):
     assert said in product.already(gain, True)
     assert "the same code" in product.already(gain, False)
+
+
+@pytest.mark.parametrize(
+    ("median", "spread", "said", "unsaid"),
+    [
+        (3.44, 0.01, "are the time", "than the bytes say"),  # the H200
+        (1.9, 0.05, "less than the bytes say", "more than"),
+        (6.0, 0.05, "more than the bytes say", "less than"),
+        (0.7, 0.02, "does not pay", "bytes say"),
+        (1.0, 0.05, "no difference", "bytes say"),
+        (3.3, 0.6, "proves nothing", "are the time"),
+    ],
+)
+def test_own_function(median, spread, said, unsaid):
+    gain = Ratio(median, median * (1 - spread), median * (1 + spread))
+    text = own_function.gained(3.3, gain, fuses=True)
+    assert said in text
+    assert unsaid not in text
+    assert "at most" not in text, "3.44 times is more than 3.3"
+    assert "no compiler" in own_function.gained(3.3, gain, fuses=False)
 
 
 def test_product_by_hand():

@@ -7,10 +7,11 @@ import inspect
 import torch
 from torch import Tensor
 
-from megafuse.bench import Ratio, speedup
+from megafuse.bench import speedup
 from megafuse.compiler import fuse
 from megafuse.learn.explain import amount, seconds
 from megafuse.learn.tutorial.tour import Tour
+from megafuse.learn.verdicts import own_function as verdict
 
 TITLE = "A function of your own"
 BETA = 1.5
@@ -53,7 +54,7 @@ def run(tour: Tour) -> None:
             ("megafuse.fuse", amount(told.bytes_moved), seconds(taken["fuse"].median)),
         ],
     )
-    tour.screen.say(verdict(foretold, gain, tour.fuses))
+    tour.screen.say(verdict.gained(foretold, gain, tour.fuses))
     tour.screen.recall(guess)
     tour.screen.say(
         "A new size or another beta compiles nothing. What fuse leaves to the library, and why, "
@@ -67,19 +68,3 @@ def _struct(source: str) -> list[str]:
     lines = source.rstrip().splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("struct"))
     return lines[first:]
-
-
-def verdict(foretold: float, gain: Ratio, fuses: bool) -> str:
-    """What may be said of the times."""
-    text = f"By bytes it should be {foretold:.1f} times as fast at most; "
-    text += f"it is {gain.median:.2f} times (four of five: {gain.low:.2f} to {gain.high:.2f}). "
-    if not fuses:
-        return text + "There is no compiler here, so both ran as PyTorch runs them."
-    if gain.low <= 1 <= gain.high:
-        return text + "Times that overlap like these show no difference."
-    if gain.high < 1:
-        return text + "So here it does not pay, and the function is better left as it is."
-    return text + (
-        "A cache that holds what eager stores in between brings the two nearer; fresh memory for "
-        "it, which eager asks the system for, sets them further apart."
-    )
