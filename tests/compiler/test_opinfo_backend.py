@@ -26,11 +26,13 @@ def test_operator(name: str, device: str) -> None:
 
 
 def test_what_has_effects_runs_unfused() -> None:
-    """torch checks values in the backward: an operation around an operation, which is no ATen's."""
+    """torch checks values in the backward: an operation around an operation, which is no ATen's;
+    up to 2.11 one without the check."""
     warnings.simplefilter("ignore")
     found = list(judged("linalg.eigvals"))
     assert {verdict for verdict, _ in found} == {"refused"}
-    assert all("with_effects" in why for _, why in found)
+    reasons = ("with_effects", "would not check what it is given")
+    assert all(any(reason in why for reason in reasons) for _, why in found)
 
 
 def test_sizes_alone_are_no_graph() -> None:

@@ -82,9 +82,9 @@ class Network(Program):
 
 
 def _weight(name: str, shape: torch.Size, seed: int) -> Tensor:
-    random = torch.Generator()
+    random = torch.Generator()  # of the CPU, whatever the default device is
     random.manual_seed(zlib.crc32(f"{seed} {name}".encode()))
-    drawn = torch.randn(shape, generator=random, dtype=torch.float64)
+    drawn = torch.randn(shape, generator=random, dtype=torch.float64, device="cpu")
     if len(shape) > 1:
         return drawn / math.sqrt(max(drawn[0].numel(), 1))
     return drawn / 4 + float(name.endswith("weight"))
