@@ -154,12 +154,13 @@ def test_known_cases_are_those_of_the_losing_rows():
     assert ("softmax", "2048×151936", "bfloat16", "forward") in found
     assert ("bias_act", "5000×3331", "bfloat16", "forward+backward") in found
     assert ("linear_gelu", "2048×4096→11008", "bfloat16", "forward") in found
-    (block,) = (c for c in known("cuda", ("transformer_block",)))
+    block, drawn = known("cuda", ("transformer_block",))
     assert (block.shape, block.dtype, dict(block.choices)) == (
         (64, 128, 384),
         "float32",
         {"heads": 6},
     )
+    assert (drawn.layout, dict(drawn.choices)) == ("gap", {"mask": True})
     assert all(cases.accepted(c) for device in DEVICES for c in known(device))
 
 

@@ -97,6 +97,22 @@ def test_unaligned_in_every_dtype(case: Case, dtype: torch.dtype, offset: int, d
     check_value(case, [a[offset:] if isinstance(a, Tensor) else a for a in args])
 
 
+@pytest.mark.parametrize("shape", [(127, 257), (129, 257)], ids=["few", "many"])
+@pytest.mark.parametrize("case", pointwise(ONE_EACH), ids=str)
+def test_odd_rows(case: Case, shape: tuple[int, int], device: str) -> None:
+    """On a GPU vectors are cut across such rows, or where elements are few these go one by one."""
+    for args in (
+        case.args(shape, torch.bfloat16, device),
+        full_args(case, shape, torch.float16, device),
+    ):
+        places = tensor_places(case, args)
+        for odd in ([], places[:1], places):
+            laid = viewed(args, "unaligned", odd)
+            check_value(case, laid)
+            if case in ONE_EACH_DIFFERENTIABLE:
+                check_gradients(case, laid)
+
+
 @pytest.mark.parametrize("case", pointwise(ONE_EACH), ids=str)
 def test_many_dimensions(case: Case, device: str) -> None:
     """A layout in which no two neighbouring dimensions merge, and more than any kernel has."""

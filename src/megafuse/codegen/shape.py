@@ -32,6 +32,7 @@ class RowShape:
     blocks_per_processor: int
     ring: int = 0  # bytes of shared memory for rows to come
     again: bool = True  # what is there is read again, not held in registers
+    resident: int = 1  # blocks a processor that registers are kept free for
 
     @property
     def launch(self) -> Shape:

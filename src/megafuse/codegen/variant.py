@@ -45,7 +45,7 @@ class Functors:
     header: str = ""  # in kernels/, or a path
     text: str = ""  # what a header would have, without `#pragma once`: for generated functors
     choices: dict[str, dict[str, str]] = field(default_factory=dict)
-    random: bool = False  # draws random numbers
+    random: bool = False  # draws random numbers, unless it has a choice `training` that is off
     late: tuple[int, int] = (0, 0)  # row-wise: inputs that all rows share, forward and backward
     words: Callable[[Variant], dict[str, str]] | None = None  # further `{…}`, by variant
     numbers: tuple[str, ...] = ()  # names of the numbers that come with each call
@@ -58,6 +58,9 @@ class Functors:
     def definition(self) -> str:
         """What a translation unit begins with: all of it is in the cache's key."""
         return f"{self.text.strip()}\n" if self.text else f'#include "{self.header}"\n'
+
+    def draws(self, choices: dict[str, str | bool]) -> bool:
+        return self.random and choices.get("training") is not False
 
     def late_of(self, family: str) -> int:
         return self.late[family == "rows_backward"]
@@ -79,8 +82,9 @@ class Variant:
     outputs: int
     operands: tuple[Operand, ...]
     row_vectors: int = 0  # row-wise on CUDA: vectors in a row, rounded up
-    few_rows: bool = False  # so few that a row should have many threads
+    few: bool = False  # few rows, or elements: a thread should have little of them
     across: bool = False  # vectors are cut across rows, wherever these start
+    draws: bool = False  # random numbers, in this one
     late: int = 0  # row-wise: how many of the last inputs are the same for all rows
     clusters: bool = False  # whether the GPU has clusters of blocks (sm_90)
     roomy: bool = False  # whether a block may have 227 KB of shared memory (sm_90, sm_100)

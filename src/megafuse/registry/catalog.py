@@ -167,6 +167,7 @@ def _row_variant(
         common=dtype,
         double=double,
         across=across,
+        draws=op.functors.draws(choices),
         late=late,
         dims=3 if walk == "s" else 2,
         vector=vector,

@@ -82,7 +82,7 @@ class Asked:
     outputs: int
     operands: tuple[tuple[str, str, int], ...]  # dtype, walk, result
     row_vectors: int = 0
-    few_rows: bool = False
+    few: bool = False
     across: bool = False
     short_rows: bool = False
     long_rows: bool = False  # of generated functors
@@ -110,8 +110,9 @@ def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
         outputs=asked.outputs,
         operands=tuple(Operand(*o) for o in asked.operands),
         row_vectors=asked.row_vectors,
-        few_rows=asked.few_rows,
+        few=asked.few,
         across=asked.across,
+        draws=functors.draws(asked.choices),
         late=functors.late_of(asked.family),
         clusters=major >= 9,
         roomy=major in (9, 10, 11),

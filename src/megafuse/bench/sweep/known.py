@@ -40,6 +40,39 @@ _LAYERS: tuple[tuple[str, tuple[int, ...], int, str, Mode, dict[str, Choice]], .
     ("linear_gelu", (1, 4096), 4096, "bfloat16", "forward", {}),
     ("transformer_block", (64, 128, 384), 1536, "float32", "forward+backward", {"heads": 6}),
 )
+# As the sweep drew them: the layout, choices and forms of arguments are a part of it.
+_DRAWN = (
+    Case(
+        "residual_rms_norm",
+        "forward",
+        "float32",
+        (19114, 5593),
+        KNOWN,
+        "offset",
+        None,
+        (("p", 0.1),),
+    ),
+    Case("bias_act", "forward", "bfloat16", (11, 2579), KNOWN, forms=(("bias", "row"),)),
+    Case(
+        "add_mul_exp",
+        "forward+backward",
+        "bfloat16",
+        (5, 2),
+        KNOWN,
+        "offset",
+        forms=(("y", "full"),),
+    ),
+    Case(
+        "transformer_block",
+        "forward",
+        "float32",
+        (397, 5, 444),
+        KNOWN,
+        "gap",
+        None,
+        (("mask", True),),
+    ),
+)
 
 
 def known(device: str, ops: tuple[str, ...] = ()) -> Iterator[Case]:
@@ -57,6 +90,7 @@ def _all() -> Iterator[Case]:
     for name, sizes, features, dtype, mode, choices in _LAYERS:
         chosen = tuple(choices.items())
         yield Case(name, mode, dtype, sizes, KNOWN, features=features, choices=chosen)
+    yield from _DRAWN
 
 
 def _smaller(case: Case) -> Case:

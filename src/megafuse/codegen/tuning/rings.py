@@ -30,7 +30,7 @@ def summed(variant: Variant) -> RowShape | None:
         ring = ring_bytes(blocks, cluster)
         if items * vector > 32 or cluster > 8 or (2 * row + late) * items * block > ring:
             continue
-        if variant.few_rows and cluster < 8:
+        if variant.few and cluster < 8:
             return None
         return RowShape(
             items=-(-vectors // (threads * cluster)),
@@ -53,7 +53,7 @@ def shifted(variant: Variant) -> RowShape | None:
     if not (variant.across and variant.late and variant.roomy and variant.is_forward):
         return None
     row, late = vector_bytes(variant)
-    if variant.double or variant.few_rows or row != 16 or vectors <= (2048 if narrow else 4096):
+    if variant.double or variant.few or row != 16 or vectors <= (2048 if narrow else 4096):
         return None
     cluster = power_of_two(-(-vectors // (256 * (8 if narrow else 16))))
     if cluster > 8:

@@ -1,10 +1,12 @@
 """How row-wise CUDA kernels cut rows; measured by benchmarks/tune_rows.py on an H200.
 
-A thread has 64 bytes of each input under way, 128 where that saves threads: a block with few of
-them waits less at its barrier. Where results are summed over rows, it holds those sums too, and
-the next rows wait in shared memory (rings.py), or in registers as far as 128 of them go: a block is
-then as large as those allow, one or two a processor, for few partial sums. Rows longer than a block
-holds go to a cluster of blocks where there are such; beyond that they are read twice.
+A thread has 64 bytes of each input under way, in 16 bits 128 where that saves threads: a block with
+few of them waits less at its barrier. Where it draws random numbers too, it has fewer, and leaves
+registers to others: ptxas would draw for all its vectors while they are on their way, and 142
+registers let one block on a processor. Where results are summed over rows, it holds those sums too,
+and the next rows wait in shared memory (rings.py), or in registers as far as 128 of them go: a
+block is then as large as those allow, one or two a processor, for few partial sums. Rows longer
+than a block holds go to a cluster of blocks where there are such; beyond that they are read twice.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ class _Limits(NamedTuple):
     block: int
     blocks_per_processor: int
     tries: list[tuple[int, bool]]
+    crowded: bool = False  # registers are kept for 1024 threads a processor
 
 
 def _of_sums(variant: Variant) -> _Limits:
@@ -50,6 +53,8 @@ def _of_sums(variant: Variant) -> _Limits:
 def _of_plain(variant: Variant) -> _Limits:
     vectors = variant.row_vectors
     narrow = variant.vector == 8  # 16-bit numbers
+    if variant.is_forward and vectors <= 2048 and (variant.draws or variant.vector == 4):
+        return _of_one_turn(variant, narrow)
     widths = [BYTES[o.dtype] for o in variant.operands if o.walk == "c"]
     per_vector = max(16 // min(widths, default=4) // variant.vector, 1)  # vectors in 16 bytes
     items = min((4 if narrow and vectors <= 512 else 8) * per_vector, 16)
@@ -66,10 +71,26 @@ def _of_plain(variant: Variant) -> _Limits:
     return _Limits(block, 1024 // block, [(2048 // block, True)])
 
 
+def _of_one_turn(variant: Variant, narrow: bool) -> _Limits:
+    """float32, or drawn numbers. Share of a copy, and with twice the vectors a thread: layer_norm
+    of 2048 columns 0.97 (0.72), of 8192 0.96 (0.90), softmax of 2048 0.98 (0.78); with dropout
+    residual_rms_norm of 1024 columns 0.99 (0.88), of 8192 0.96 (0.74), and in bfloat16 0.97
+    (0.75)."""
+    vectors = variant.row_vectors
+    if narrow:
+        items = 4 if variant.across else 3
+    elif vectors <= 64:
+        items = 2
+    else:  # from 128 vectors on, a block is 128 threads or more
+        items = -(-vectors // 128) if 128 < vectors <= 512 else 4
+    block = 512 if variant.clusters else 1024
+    return _Limits(block, ONE_SHOT, [(items, False)], crowded=variant.draws or variant.across)
+
+
 def _held(variant: Variant, limits: _Limits, items: int, ahead: bool) -> RowShape | None:
     """The row in registers, if the threads of a block or a cluster hold it."""
     vectors, sums = variant.row_vectors, variant.row_sums
-    threads = power_of_two(vectors if variant.few_rows else -(-vectors // items))
+    threads = power_of_two(vectors if variant.few else -(-vectors // items))
     threads = max(threads, min(8, power_of_two(vectors)))
     if variant.across:  # a thread for each element at the ends of a row
         threads = max(threads, 2 * variant.vector)
@@ -78,14 +99,16 @@ def _held(variant: Variant, limits: _Limits, items: int, ahead: bool) -> RowShap
     threads = min(threads, block)
     if vectors > items * threads * cluster:
         return None
+    rows = max((512 if sums else 128) // threads, 1)
     return RowShape(
         items=-(-vectors // (threads * cluster)),
         threads=threads,
-        rows=max((512 if sums else 128) // threads, 1),
+        rows=rows,
         cluster=cluster,
         whole=True,
         ahead=ahead,
         blocks_per_processor=2 if sums and cluster == 8 else limits.blocks_per_processor,
+        resident=max(1024 // (threads * rows), 1) if limits.crowded else 1,
     )
 
 

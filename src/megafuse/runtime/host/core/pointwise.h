@@ -5,15 +5,27 @@
 
 namespace megafuse {
 
+// Where addresses or rows allow less than 16 bytes at once. Few elements go one a thread: such a
+// kernel waits for its instructions to come from memory, and vectors across rows need seven times
+// as many (bias_act, 11 x 2579 in bfloat16 on an H200 with a cold cache: 3.5 us so, 4.3 in
+// vectors).
+inline void choose_odd_vectors(Request& request, Space& space, int most) {
+  constexpr int64_t kFewElements = 1 << 15;
+  if (space.numel <= kFewElements && !request.generated) {
+    request.few = true;
+    request.vector = 1;
+  } else if (cut_across(space, most)) {
+    request.across = true;
+    request.vector = most;
+  }
+}
+
 // How wide and across what the kernel moves.
 inline void choose_vectors(Request& request, Space& space) {
   if (request.device.is_cuda()) {
     request.vector = vector_width(space);
     const int most = most_vector_width(space);
-    if (C10_UNLIKELY(request.vector < most) && cut_across(space, most)) {
-      request.across = true;
-      request.vector = most;
-    }
+    if (C10_UNLIKELY(request.vector < most)) choose_odd_vectors(request, space, most);
     request.wide_index = needs_64_bits(space, space.numel / request.vector);
     return;
   }

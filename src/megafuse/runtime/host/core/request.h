@@ -37,7 +37,7 @@ struct Request {
   int vector = 1;
   bool wide_index = false;
   int row_vectors = 0;      // row-wise on CUDA: vectors in a row, or a few more (RowSize)
-  bool few_rows = false;    // so few that a row should have many threads
+  bool few = false;         // few rows, or elements: a thread should have little of them
   bool across = false;      // vectors are cut across rows (space.h, kernels/row_places_cuda.h)
   bool short_rows = false;  // row-wise on the CPU: so short that many are done side by side
   bool long_rows = false;   // generated ones: so long that more elements are folded side by side
@@ -63,7 +63,7 @@ inline Key key_of(const Request& request, const Space& space) {
   key.put_number(functor.number);
   key.put(int(request.family));
   key.put(int(request.common));
-  key.put(request.use_double | (request.wide_index << 1) | (request.few_rows << 2) |
+  key.put(request.use_double | (request.wide_index << 1) | (request.few << 2) |
           (request.short_rows << 3) | (request.across << 4) | (request.long_rows << 5));
   key.put(request.row_vectors ? RowSize(request.row_vectors).code() : 0);
   key.put(request.vector);
@@ -99,7 +99,7 @@ inline PyObject* description_of(const Request& request, const Space& space) {
   return Py_BuildValue("(ssOsOiiOiOiOOOO)", functor.name.c_str(), name_of(request.family),
                        choices.object, c10::toString(request.common), flag(request.use_double),
                        space.dims, request.vector, flag(request.wide_index), space.outputs,
-                       operands.object, request.row_vectors, flag(request.few_rows),
+                       operands.object, request.row_vectors, flag(request.few),
                        flag(request.across), flag(request.short_rows), flag(request.long_rows));
 }
 

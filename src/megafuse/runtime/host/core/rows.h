@@ -169,8 +169,7 @@ class RowPlan {
     }
     request_.wide_index = needs_64_bits(space_, rows());
     request_.row_vectors = RowSize(vectors).rounded();
-    request_.few_rows =
-        !request_.generated && rows() < 2 * multiprocessors(request_.device.index());
+    request_.few = !request_.generated && rows() < 2 * multiprocessors(request_.device.index());
     const Compiled kernel = find_kernel(request_, space_);
     int64_t turns = (rows() + kernel.unroll - 1) / kernel.unroll;
     int64_t most = std::max(1u, kernel.max_grid / kernel.cluster);
