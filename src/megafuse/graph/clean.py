@@ -55,13 +55,20 @@ def rewrite(graph: Graph, step: Callable[[Value], Value]) -> Graph:
         if result is not mine and result not in values:
             result.name, result.origin = mine.name, mine.origin
         made[value] = result
-        values.update(dict.fromkeys(o for o in result.operands if o not in values))
-        values[result] = None
+        _add(result, values)
     _find_results(values)
     inputs = [made[value] for value in graph.inputs]
     outputs = [None if out is None else made[out] for out in graph.outputs]
     new = Graph(inputs, list(values), outputs, graph.strides, graph.constants)  # type: ignore[arg-type]
     return validate(new)
+
+
+def _add(value: Value, values: dict[Value, None]) -> None:
+    """After what it is made of."""
+    for operand in value.operands:
+        if operand not in values:
+            _add(operand, values)
+    values[value] = None
 
 
 def _find_results(values: Iterable[Value]) -> None:

@@ -2,24 +2,29 @@
 
 gelu.py         GELU as models write it out → the primitive, which is more accurate and shorter
 product.py      a matrix product, and the activation after it → one step of our GEMM family
+padded.py       its factors that kernels here compute → with rows of whole 16 bytes
 
 A pattern takes a Graph and returns another that means the same: CONTRIBUTING.md tells of new ones.
 """
 
 from __future__ import annotations
 
-from megafuse.graph.clean import clean
+from megafuse.graph.clean import clean, dead
 from megafuse.graph.cost import Device
 from megafuse.graph.ir import Graph
 from megafuse.graph.patterns.gelu import whole_gelu
-from megafuse.graph.patterns.product import with_products
+from megafuse.graph.patterns.padded import with_padding
+from megafuse.graph.patterns.product import PRODUCT, with_products
 
 
 def matched(graph: Graph, device: Device, rounds: bool) -> Graph:
     """The graph with what was found. `rounds`: rounding="eager", which wants the parts' bits."""
     if not rounds:
         graph = clean(whole_gelu(graph))
-    return clean(with_products(graph, activations=not rounds)) if device == "cuda" else graph
+    if device != "cuda":
+        return graph
+    graph = clean(with_products(graph, activations=not rounds))
+    return dead(with_padding(graph, PRODUCT))
 
 
 __all__ = ["matched"]

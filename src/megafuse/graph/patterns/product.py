@@ -46,6 +46,8 @@ def _product(
     return out, pre if keep else pre.new_empty(0)
 
 
+PRODUCT = ops.product.default
+
 _LIBRARY.impl("product", _product, "CompositeExplicitAutograd")
 torch.library.register_fake("megafuse_graph::product", _product, lib=_LIBRARY)
 
@@ -91,7 +93,7 @@ def _step(mine: Any, act: Value | None, keep: bool) -> Extern:
     bias = mine.args[0] if mine.target is aten.addmm.default else None
     name = _ACTS[act.prim.name] if isinstance(act, Pointwise) else ""
     args = (*mine.args[-2:], bias, name, keep)
-    return Extern(ops.product.default, args, {}, dtype=mine.dtype, shape=mine.shape)
+    return Extern(PRODUCT, args, {}, dtype=mine.dtype, shape=mine.shape)
 
 
 def _result(extern: Extern, like: Result, number: int) -> Result:
