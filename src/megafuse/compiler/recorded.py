@@ -12,6 +12,8 @@ from torch import nn
 
 from megafuse.compiler.backend import watched
 from megafuse.compiler.compile import Compiled, NotFused
+from megafuse.compiler.recordable import most
+from megafuse.compiler.replayed import Replays
 
 
 @dataclass
@@ -23,6 +25,7 @@ class Recorded:
     paths: dict[str, str]  # of the modules in it: Dynamo's name → as in named_modules()
     autocast: dict[str, Any]  # what the graph was captured under
     parts: dict[str, Compiled | NotFused] = field(default_factory=dict)
+    replays: Replays | None = None  # CUDA graphs, where they were asked for
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -36,17 +39,26 @@ class Recorder:
 
     __name__ = "megafuse"
 
-    def __init__(self, model: nn.Module, runs: bool = True) -> None:
-        self.model, self.runs = model, runs
+    def __init__(self, model: nn.Module, runs: bool = True, graphs: bool | int = False) -> None:
+        self.model, self.runs, self.most = model, runs, most(graphs)
         self.graphs: list[Recorded] = []
 
     def __call__(
         self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         found = Recorded(module, _paths(module, self.model), _autocast(example_inputs))
-        run = watched(module, example_inputs, found.parts.__setitem__, self.runs)
+        found.replays = Replays(self.most) if self.most else None
+        run = watched(
+            module, example_inputs, found.parts.__setitem__, self.runs, found.replays
+        )
         self.graphs.append(found)  # only now: Dynamo may begin again, with another graph
         return run
+
+    def release(self) -> None:
+        """Gives the memory of CUDA graphs back; programs run without them from now on."""
+        for each in self.graphs:
+            if each.replays is not None:
+                each.replays.release()
 
 
 def _paths(module: torch.fx.GraphModule, model: nn.Module) -> dict[str, str]:
