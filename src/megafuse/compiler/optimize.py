@@ -7,6 +7,7 @@ else of the module changes, and taking it away is all there is to `deoptimize`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -95,6 +96,7 @@ class Optimized:
 
         self.model, self.graphs = model, graphs
         self.recorder = Recorder(model, runs, graphs)
+        weakref.finalize(self, self.recorder.release).atexit = False  # the model is gone
         # As config.patch, in a fifth of its time: Dynamo does so itself for dynamic=True.
         self.change_dynamo = torch._dynamo.config._make_closure_patcher(**_DYNAMO)
         entry, recorder = _entry(model), self.recorder

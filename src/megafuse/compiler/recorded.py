@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,13 +41,15 @@ class Recorder:
     __name__ = "megafuse"
 
     def __init__(self, model: nn.Module, runs: bool = True, graphs: bool | int = False) -> None:
-        self.model, self.runs, self.most = model, runs, most(graphs)
+        # Dynamo keeps each backend that it ever had, and should not keep the model with it.
+        self.model = weakref.ref(model)
+        self.runs, self.most = runs, most(graphs)
         self.graphs: list[Recorded] = []
 
     def __call__(
         self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
-        found = Recorded(module, _paths(module, self.model), _autocast(example_inputs))
+        found = Recorded(module, _paths(module, self.model()), _autocast(example_inputs))
         found.replays = Replays(self.most) if self.most else None
         run = watched(
             module, example_inputs, found.parts.__setitem__, self.runs, found.replays
@@ -61,9 +64,9 @@ class Recorder:
                 each.replays.release()
 
 
-def _paths(module: torch.fx.GraphModule, model: nn.Module) -> dict[str, str]:
+def _paths(module: torch.fx.GraphModule, model: nn.Module | None) -> dict[str, str]:
     """Dynamo's names begin where its frame does, but it keeps the modules' identities."""
-    names = {str(id(each)): path for path, each in model.named_modules()}
+    names = {str(id(each)): path for path, each in model.named_modules()} if model else {}
     found: dict[str, str] = {}
     for node in module.graph.nodes:
         for key, (theirs, *_) in node.meta.get("nn_module_stack", {}).items():
