@@ -1,5 +1,5 @@
-"""A recorder without a GPU. It knows addresses alone, as a CUDA graph does: a replay reads what lies
-there by then, and writes where it wrote before."""
+"""A recorder without a GPU. It knows addresses alone, as a CUDA graph does: a replay reads what
+lies there by then, and writes where it wrote before."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ class AtAddresses:
         return False
 
     def join(self) -> None:
+        pass
+
+    def settle(self) -> None:
         pass
 
     def record(

@@ -10,7 +10,7 @@ import copy
 import gc
 import io
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,12 +36,11 @@ STEPS = 6  # calls, of which the third records
 
 
 @pytest.fixture
-def recorded(placed: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def recorded(placed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordable, "_FEWEST_STEPS", 1)
     if here().type == "cpu":
         monkeypatch.setattr(recordable, "DEVICES", ("cpu",))
         monkeypatch.setattr(replayed, "recorder_for", AtAddresses)
-    yield
 
 
 class Model(nn.Module):
@@ -50,7 +49,7 @@ class Model(nn.Module):
     def __init__(self, p: float = 0.0) -> None:
         super().__init__()
         self.embed = nn.Embedding(11, WIDTH)
-        self.blocks = nn.ModuleList([Block(), Block()])
+        self.blocks = nn.ModuleList([Block()])
         self.norm = nn.BatchNorm1d(WIDTH)
         self.drop = nn.Dropout(p)
         self.head = nn.Linear(WIDTH, 11, bias=False)
@@ -99,14 +98,18 @@ def same_state(a: nn.Module, b: nn.Module) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=name)
 
 
-def both(models: tuple[nn.Module, nn.Module], step: Callable[[nn.Module], Any]) -> list[Any]:
+def called(model: nn.Module, *args: Tensor) -> Any:
+    return model(*args)
+
+
+def both(models: tuple[nn.Module, ...], step: Callable[..., Any], *args: Tensor) -> list[Any]:
     """What a step gives for each, with the same random numbers; compared."""
     found = []
     state = torch.random.get_rng_state(), torch.cuda.get_rng_state_all()
     for model in models:
         torch.random.set_rng_state(state[0])
         torch.cuda.set_rng_state_all(state[1])
-        found.append(step(model))
+        found.append(step(model, *args))
     close(*found)
     return found
 
@@ -114,12 +117,12 @@ def both(models: tuple[nn.Module, nn.Module], step: Callable[[nn.Module], Any]) 
 # ---- inference
 
 
+@pytest.mark.slow
 def test_inference_has_new_inputs_each_time() -> None:
     models = tuple(model.eval() for model in pair())
     with torch.no_grad():
         for _ in range(STEPS):
-            x = tokens()
-            both(models, lambda model, x=x: model(x))
+            both(models, called, tokens())
     assert replays(models[1]) == [STEPS - 2]
     assert replays(models[0]) == []
 
@@ -127,12 +130,13 @@ def test_inference_has_new_inputs_each_time() -> None:
 def test_results_that_are_held_do_not_change() -> None:
     models = tuple(model.eval() for model in pair())
     with torch.no_grad():
-        held = [both(models, lambda model, x=tokens(): model(x)) for _ in range(STEPS)]
+        held = [both(models, called, tokens()) for _ in range(STEPS)]
     for theirs, ours in held:
         close(ours, theirs)
     assert replays(models[1]) == [STEPS - 2]
 
 
+@pytest.mark.slow
 def test_weights_that_change_in_place_are_read_anew() -> None:
     models, x = tuple(model.eval() for model in pair()), tokens()
     with torch.no_grad():
@@ -140,7 +144,7 @@ def test_weights_that_change_in_place_are_read_anew() -> None:
             for model in models:
                 model.norm.running_mean.fill_(step)
                 model.head.weight.mul_(1.1)
-            both(models, lambda model: model(x))
+            both(models, called, x)
     assert replays(models[1]) == [STEPS - 2]
 
 
@@ -152,16 +156,17 @@ def test_a_parameter_that_lies_elsewhere_has_a_recording_of_its_own() -> None:
                 new = torch.randn(WIDTH)
                 for model in models:
                     model.norm.weight.data = new.clone()
-            both(models, lambda model: model(x))
+            both(models, called, x)
     assert replays(models[1]) == [2 * STEPS - 2]
 
 
+@pytest.mark.slow
 def test_inference_mode_is_a_kind_of_its_own() -> None:
     models, x = tuple(model.eval() for model in pair()), tokens()
     for mode in (torch.no_grad, torch.inference_mode, torch.no_grad):
         for _ in range(STEPS):
             with mode():
-                _, ours = both(models, lambda model: model(x))
+                _, ours = both(models, called, x)
             assert ours.is_inference() == (mode is torch.inference_mode)
     assert sum(replays(models[1])) > STEPS
 
@@ -171,26 +176,26 @@ def test_sizes_have_recordings_and_not_too_many_of_them() -> None:
     with torch.no_grad():
         for _ in range(STEPS):
             for rows in (2, 3, 4):
-                x = tokens(rows)
-                both(models, lambda model, x=x: model(x))
+                both(models, called, tokens(rows))
     (program,) = programs(models[1])
     assert sum(len(kind.recordings) for kind in program.kinds.values()) == 2
     assert program.replays == 2 * (STEPS - 2)
 
 
+@pytest.mark.slow
 def test_a_recording_that_is_idle_gives_its_place_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replayed, "_IDLE", STEPS)
     models = tuple(model.eval() for model in pair(graphs=1))
     with torch.no_grad():
         for rows in (2, 3):
             for _ in range(3 * STEPS):
-                x = tokens(rows)
-                both(models, lambda model, x=x: model(x))
+                both(models, called, tokens(rows))
     (program,) = programs(models[1])
     first, second = program.kinds.values()
     assert (len(first.recordings), len(second.recordings)) == (0, 1)
 
 
+@pytest.mark.slow
 def test_sizes_that_come_once_are_not_recorded_nor_remembered_for_ever() -> None:
     models = tuple(model.eval() for model in pair())
     with torch.no_grad():
@@ -222,6 +227,7 @@ class Cached(nn.Module):
         return F.gelu(cache.sum(1)), cache[:, 1:]
 
 
+@pytest.mark.slow
 def test_arguments_that_are_written_to() -> None:
     ours, theirs = mf.optimize(Cached(), graphs=True), Cached()
     caches = [torch.zeros(3, 8, 7), torch.zeros(3, 8, 7)]
@@ -238,8 +244,8 @@ def test_arguments_that_are_written_to() -> None:
 # ---- training
 
 
-def trained(models: tuple[nn.Module, nn.Module], steps: int = 2 * STEPS, **zero: bool) -> None:
-    optimizers = {m: torch.optim.AdamW(m.parameters(), lr=0.01) for m in models}
+def trained(models: tuple[nn.Module, ...], steps: int = 2 * STEPS, **zero: bool) -> None:
+    optimizers = {m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in models}
 
     def step(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         optimizers[model].zero_grad(**zero)
@@ -250,7 +256,7 @@ def trained(models: tuple[nn.Module, nn.Module], steps: int = 2 * STEPS, **zero:
 
     for _ in range(steps):
         x, y = tokens(), torch.randint(11, (4,))
-        both(models, lambda model, x=x, y=y: step(model, x, y))
+        both(models, step, x, y)
     same_state(*models)
 
 
@@ -289,6 +295,7 @@ def test_training_draws_new_numbers_each_step(monkeypatch: pytest.MonkeyPatch) -
         close(step(seed), replayed_step)
 
 
+@pytest.mark.slow
 def test_gradients_that_stay_where_they_are() -> None:
     models = pair()
     trained(models, set_to_none=False)
@@ -306,10 +313,11 @@ def test_gradients_are_added_up() -> None:
         if at % 3 == 0:
             for model in models:
                 model.zero_grad()
-        both(models, lambda model, x=tokens(): step(model, x))
+        both(models, step, tokens())
     assert min(replays(models[1])) > STEPS
 
 
+@pytest.mark.slow
 def test_gradients_that_are_kept_do_not_change() -> None:
     models, kept = pair(), []
     for _ in range(STEPS):
@@ -332,14 +340,14 @@ def test_two_forwards_before_a_backward() -> None:
         return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
     for _ in range(STEPS):
-        x, y, z = tokens(), tokens(), tokens()
-        both(models, lambda model, x=x, y=y, z=z: step(model, x, y, z))
+        both(models, step, tokens(), tokens(), tokens())
     forward = programs(models[1])[0]
     (kind,) = forward.kinds.values()
     assert len(kind.recordings) == replayed._FORWARDS
     assert forward.replays > STEPS
 
 
+@pytest.mark.slow
 @functorch.patch(donated_buffer=False)  # without, torch lets no backward come twice
 def test_a_backward_that_never_comes_or_comes_twice() -> None:
     models = pair()
@@ -354,10 +362,11 @@ def test_a_backward_that_never_comes_or_comes_twice() -> None:
         return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
     for _ in range(STEPS):
-        both(models, lambda model, x=tokens(): step(model, x))
+        both(models, step, tokens())
     assert min(replays(models[1])) > 0
 
 
+@pytest.mark.slow
 def test_inference_between_forward_and_backward() -> None:
     models = pair()
 
@@ -370,7 +379,7 @@ def test_inference_between_forward_and_backward() -> None:
         return [seen, *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
 
     for _ in range(STEPS):
-        both(models, lambda model, x=tokens(), y=tokens(): step(model, x, y))
+        both(models, step, tokens(), tokens())
     assert min(replays(models[1])) > 0
 
 
@@ -393,6 +402,7 @@ def test_parameters_that_share_their_gradient() -> None:
     assert len(replays(ours)) == 2
 
 
+@pytest.mark.slow
 def test_an_input_with_a_gradient_and_a_changed_output() -> None:
     models = pair()
 
@@ -432,7 +442,7 @@ def test_what_cannot_be_recorded_runs_all_the_same(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(recorder(), "record", fail)
     with torch.no_grad():
         for _ in range(STEPS):
-            both(models, lambda model, x=tokens(): model(x))
+            both(models, called, tokens())
         assert replays(models[1]) == [0]
         assert "recording it failed (RuntimeError: operation not permitted" in str(
             programs(models[1])[0]
@@ -440,15 +450,17 @@ def test_what_cannot_be_recorded_runs_all_the_same(monkeypatch: pytest.MonkeyPat
         assert "CUDA graphs: none: recording it failed" in str(mf.explain(models[1]))
 
 
+@pytest.mark.slow
 def test_nothing_is_recorded_while_someone_else_records(monkeypatch: pytest.MonkeyPatch) -> None:
     models = tuple(model.eval() for model in pair())
     monkeypatch.setattr(recorder(), "blocked", lambda self: True)
     with torch.no_grad():
         for _ in range(STEPS):
-            both(models, lambda model, x=tokens(): model(x))
+            both(models, called, tokens())
     assert replays(models[1]) == [0]
 
 
+@pytest.mark.slow
 def test_sizes_that_depend_on_data_are_not_recorded() -> None:
     class Picks(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -468,6 +480,7 @@ def test_options_are_checked(graphs: Any) -> None:
         mf.optimize(Model(), graphs=graphs)
 
 
+@pytest.mark.slow
 def test_options_of_the_backend() -> None:
     from megafuse.compiler.backend import backend
 
@@ -485,6 +498,7 @@ def test_options_of_the_backend() -> None:
 # ---- the model stays what it is
 
 
+@pytest.mark.slow
 def test_explain_tells() -> None:
     _, ours = pair()
     trained((ours, copy.deepcopy(ours)))
@@ -492,6 +506,7 @@ def test_explain_tells() -> None:
     assert f"CUDA graphs: 1, replayed in {2 * STEPS - 2} of {2 * STEPS} calls" in told
 
 
+@pytest.mark.slow
 def test_copies_and_saving() -> None:
     _, ours = pair()
     trained((ours, copy.deepcopy(ours)))
@@ -504,6 +519,7 @@ def test_copies_and_saving() -> None:
         torch.testing.assert_close(twin.eval()(x), ours.eval()(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_other_options_replace_what_is_there() -> None:
     model, x = Model().eval(), tokens()
     with torch.no_grad():
@@ -528,6 +544,7 @@ def test_deoptimize_lets_recordings_go() -> None:
     loss.backward()  # of a call before
 
 
+@pytest.mark.slow
 def test_a_model_that_dies_takes_its_recordings_along() -> None:
     _, ours = pair()
     with torch.no_grad():

@@ -28,6 +28,10 @@ class CudaRecorder:
             now.wait_stream(self._last)
         self._last = now
 
+    def settle(self) -> None:
+        if not torch.cuda.is_current_stream_capturing():  # the garbage collector comes at any time
+            torch.cuda.synchronize(self.device)
+
     def record(
         self, call: Callable[[list[Any]], Sequence[Any]], given: list[Any]
     ) -> tuple[Callable[[], None], list[Any]]:

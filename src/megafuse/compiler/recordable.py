@@ -22,7 +22,7 @@ def most(graphs: Any) -> int:
     if isinstance(graphs, int) and graphs > 0:
         return graphs
     raise ValueError(
-        f"graphs is True, False, or the most CUDA graphs that a program may have (8), not {graphs!r}"
+        f"graphs is True, False, or the most CUDA graphs of a program ({MOST}), not {graphs!r}"
     )
 
 
@@ -36,7 +36,8 @@ def why_not(traced: torch.fx.GraphModule, device: torch.device, steps: int) -> s
         why = _why_not_operation(node)
         if why:
             return why
-    for output in traced.graph.output_node().args[0]:
+    outputs: Any = traced.graph.output_node().args[0]
+    for output in outputs:
         value = output.meta.get("val") if isinstance(output, torch.fx.Node) else None
         if isinstance(value, torch.Tensor) and not _is_on(output, value, device):
             return f"{output.name} is on {value.device}"
@@ -88,9 +89,7 @@ def _argument(node: torch.fx.Node, name: str) -> Any:
 def _is_on(node: torch.fx.Node, value: torch.Tensor, device: torch.device) -> bool:
     """The state of attention's random numbers is on the host only while nobody records."""
     of_attention = node.args and "attention" in str(getattr(node.args[0], "target", ""))
-    return value.device.type == device.type or bool(
-        of_attention and not value.is_floating_point()
-    )
+    return value.device.type == device.type or bool(of_attention and not value.is_floating_point())
 
 
 def _saved(traced: torch.fx.GraphModule) -> tuple[int, ...]:

@@ -51,9 +51,7 @@ class Recorder:
     ) -> Callable[..., Any]:
         found = Recorded(module, _paths(module, self.model()), _autocast(example_inputs))
         found.replays = Replays(self.most) if self.most else None
-        run = watched(
-            module, example_inputs, found.parts.__setitem__, self.runs, found.replays
-        )
+        run = watched(module, example_inputs, found.parts.__setitem__, self.runs, found.replays)
         self.graphs.append(found)  # only now: Dynamo may begin again, with another graph
         return run
 

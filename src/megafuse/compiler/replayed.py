@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -51,6 +51,9 @@ class Recorder(Protocol):
 
     def join(self) -> None:
         """Makes the current stream wait for what the last call did, on whichever stream."""
+
+    def settle(self) -> None:
+        """Waits for replays that are under way: memory that they use is about to be let go."""
 
     def record(self, call: Program, given: list[Any]) -> tuple[Callable[[], None], list[Any]]:
         """What call(given) does, to be done later: a function that does it with the same memory,
@@ -188,7 +191,7 @@ class Replayed:
         if there and not self.role.saves:
             kind.lends = False
             self._drop(kind, there)
-            there.clear()  # its memory is wanted for the next one
+            there.clear()  # so that its memory is free for the next one
         return self._record(kind, addresses, args)
 
     def _kind(self, key: bytes) -> _Kind:
@@ -221,8 +224,10 @@ class Replayed:
         self._drop(kind, [oldest])
         return True
 
-    def _drop(self, kind: _Kind, gone: Iterable[_Recording]) -> None:
-        for each in list(gone):
+    def _drop(self, kind: _Kind, gone: Sequence[_Recording]) -> None:
+        if gone:
+            self.recorder.settle()
+        for each in gone:
             kind.recordings = [other for other in kind.recordings if other is not each]
             self.shared.stable -= Counter(each.stable)
         if not kind.recordings:

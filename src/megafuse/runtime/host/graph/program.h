@@ -96,8 +96,7 @@ struct Program {
       if (output.kind != Output::Kind::kTensor)
         made.emplace_back();
       else
-        made.push_back(output.same_as >= 0 ? made[size_t(output.same_as)]
-                                           : tensor(output, memory));
+        made.push_back(output.same_as >= 0 ? made[size_t(output.same_as)] : tensor(output, memory));
     }
     return made;
   }

@@ -124,8 +124,7 @@ inline PyObject* replay_holders(PyObject*, PyObject* tensors) {
   HANDLE_TH_ERRORS
   const Sequence all(tensors);
   Bytes found;
-  for (Py_ssize_t i = 0; i < all.size; ++i)
-    found.put(int64_t(all.tensor(i).storage().use_count()));
+  for (Py_ssize_t i = 0; i < all.size; ++i) found.put(int64_t(all.tensor(i).storage().use_count()));
   return found.object();
   END_HANDLE_TH_ERRORS
 }
