@@ -430,6 +430,22 @@ def test_an_input_with_a_gradient_and_a_changed_output() -> None:
     assert min(replays(ours)) > 0
 
 
+@pytest.mark.slow
+def test_a_model_that_is_given_its_own_result() -> None:
+    plain = nn.Sequential(Block(), Block())
+    ours = mf.optimize(copy.deepcopy(plain), graphs=True)
+    for _ in range(STEPS):
+        x = torch.randn(3, 5, WIDTH)
+        found = []
+        for model in (plain, ours):
+            model.zero_grad()
+            given = x.clone().requires_grad_()
+            model(model(given)).square().mean().backward()
+            found.append([given.grad, *(p.grad for p in model.parameters())])
+        torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
+    assert min(replays(ours)) > STEPS
+
+
 # ---- when it is not for us
 
 

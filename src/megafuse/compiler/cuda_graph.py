@@ -79,12 +79,19 @@ def _abandon(graph: torch.cuda.CUDAGraph, pool: Any) -> None:
 
 
 def _let_go(pool: Any) -> None:
-    """torch leaves its allocator in the pool of a capture that did not end well."""
+    """A capture that did not end well leaves torch's allocator in its pool, and torch's generator
+    (in 2.11) sure that it is still going on: every random number would be an error. One that ends
+    well puts the generator right."""
     device = torch.cuda.current_device()
     with contextlib.suppress(Exception):
         torch._C._cuda_endAllocateToPool(device, pool)
     with contextlib.suppress(Exception):
         torch._C._cuda_releasePool(device, pool)
+    with contextlib.suppress(Exception):
+        one, graph = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
+        graph.capture_begin(capture_error_mode="thread_local")
+        one.add_(1)
+        graph.capture_end()
 
 
 def _open_libraries(device: torch.device) -> None:

@@ -38,8 +38,10 @@ def optimize(model: Model, *, graphs: bool | int = False) -> Model:
     so you may keep them. Memory is the graphs' until `deoptimize`. docs/optimize.md has the rules.
     On a CPU it changes nothing.
     """
+    from megafuse.compiler.recordable import most
+
     found = optimized(model)
-    if found is None or found.graphs != graphs:
+    if found is None or found.recorder.most != most(graphs):
         made = Optimized(model, graphs=graphs)
         deoptimize(model)
         model._compiled_call_impl = made
@@ -94,7 +96,7 @@ class Optimized:
     def __init__(self, model: nn.Module, runs: bool = True, graphs: bool | int = False) -> None:
         from megafuse.compiler.recorded import Recorder  # takes sympy with it, which takes a second
 
-        self.model, self.graphs = model, graphs
+        self.model = model
         self.recorder = Recorder(model, runs, graphs)
         weakref.finalize(self, self.recorder.release).atexit = False  # the model is gone
         # As config.patch, in a fifth of its time: Dynamo does so itself for dynamic=True.

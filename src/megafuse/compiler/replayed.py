@@ -100,7 +100,7 @@ class Replays:
         with self.lock:
             for each in self.programs.values():
                 if isinstance(each, Replayed):
-                    each.stop("it was released")
+                    each.stop("the model is not optimized any more")
 
 
 @dataclass
@@ -183,9 +183,10 @@ class Replayed:
             return None
         addresses = self.host.replay_addresses(args, kind.in_place)
         there = [each for each in kind.recordings if each.addresses == addresses]
-        for each in there:
-            if self.host.replay_holders(each.lent) == each.holders:
-                return each
+        free = (each for each in there if self.host.replay_holders(each.lent) == each.holders)
+        found = next(free, None)
+        if found is not None:
+            return found
         if there and self.role.saves and len(there) >= _FORWARDS:
             return None
         if there and not self.role.saves:
@@ -292,7 +293,7 @@ class Replayed:
                 what = _LENT
             handed.append(what)
             offsets.append(offset)
-            if what == _LENT or what in kind.in_place:
+            if self.role.saves and (what == _LENT or what in kind.in_place):
                 stable.append(output.data_ptr())
             if what >= 0:
                 outputs[at] = torch.empty_strided(output.size(), output.stride(), device="meta")
