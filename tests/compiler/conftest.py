@@ -51,7 +51,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Where there is a GPU, tests run a second time with their tensors there: all but those that
     say their device themselves, and those about the CPU or no device at all."""
     about = metafunc.module.__name__.rpartition(".")[2]
-    if about in ("test_fuzz", "test_fuzz_networks", "test_machine_code", "test_source"):
+    about_others = ("test_cuda_graphs", "test_fuzz", "test_fuzz_networks")
+    if about in (*about_others, "test_machine_code", "test_source"):
         return
     if torch.cuda.is_available() and "device" not in metafunc.fixturenames:
         on_gpu = pytest.param("cuda", marks=pytest.mark.cuda)

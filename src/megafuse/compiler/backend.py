@@ -7,7 +7,7 @@ runs as it is, and says why once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from megafuse.compiler.attend import with_attention
 from megafuse.compiler.compile import Compiled, NotFused, OurMistake, only_device, planned
 from megafuse.compiler.known_masks import without_known_masks
+from megafuse.compiler.recordable import most, role, why_not
+from megafuse.compiler.replayed import Replays
 from megafuse.compiler.uncollected import uncollected
 from megafuse.graph import torch_versions
 from megafuse.graph.capture import Argument, Captured, Returned
@@ -32,22 +34,35 @@ Program = Callable[[list[Any]], Sequence[Any]]  # AOTAutograd's boxed convention
 Watch = Callable[[str, Compiled | NotFused], None]
 
 
-def backend(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """What torch.compile calls for each graph of Dynamo's."""
-    return watched(module, example_inputs, lambda name, made: None)
+def backend(
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """What torch.compile calls for each graph of Dynamo's. Options: {"graphs": True}."""
+    unknown = sorted(set(options or {}) - {"graphs"})
+    if unknown:
+        raise ValueError(f'the option of backend="megafuse" is graphs, not {", ".join(unknown)}')
+    allowed = most((options or {}).get("graphs", False))
+    replays = Replays(allowed) if allowed else None
+    return watched(module, example_inputs, lambda name, made: None, replays=replays)
 
 
 def watched(
-    module: torch.fx.GraphModule, example_inputs: Sequence[Any], watch: Watch, runs: bool = True
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    watch: Watch,
+    runs: bool = True,
+    replays: Replays | None = None,
 ) -> Callable[..., Any]:
     """The same, for someone who wants to know. Without `runs` programs are planned, not built:
-    PyTorch runs the graphs."""
+    PyTorch runs the graphs. With `replays` they are recorded and replayed."""
     from torch._dynamo.backends.common import aot_autograd
 
     compiler = aot_autograd(
-        fw_compiler=_compiler("forward", watch, runs),
-        bw_compiler=_compiler("backward", watch, runs),
-        inference_compiler=_compiler("model", watch, runs),
+        fw_compiler=_compiler("forward", watch, runs, replays),
+        bw_compiler=_compiler("backward", watch, runs, replays),
+        inference_compiler=_compiler("model", watch, runs, replays),
         decompositions=decompositions(),
         partition_fn=_cut,
     )
@@ -69,15 +84,17 @@ def _only_output(traced: torch.fx.GraphModule) -> Value:
 
 
 def _compiler(
-    name: str, watch: Watch, runs: bool
+    name: str, watch: Watch, runs: bool, replays: Replays | None
 ) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Program]:
     def compile_graph(traced: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Program:
-        return _program(traced, name, watch, runs)
+        return _program(traced, name, watch, runs, replays)
 
     return compile_graph
 
 
-def _program(traced: torch.fx.GraphModule, name: str, watch: Watch, runs: bool) -> Program:
+def _program(
+    traced: torch.fx.GraphModule, name: str, watch: Watch, runs: bool, replays: Replays | None
+) -> Program:
     """One of AOTAutograd's graphs as a C++ program, or as it is where there can be none."""
     if not any(isinstance(node.meta.get("val"), torch.Tensor) for node in traced.graph.nodes):
         return _boxed(lambda args: traced(*args))  # sizes alone: there is nothing to fuse
@@ -89,7 +106,8 @@ def _program(traced: torch.fx.GraphModule, name: str, watch: Watch, runs: bool) 
         with _disable_current_modes():  # AOTAutograd's, to which a constant's value is none
             without_known_masks(traced, _only_output)
             captured = _captured(traced)
-            made = planned(captured, name, _device(captured), "fused")
+            device = _device(captured)
+            made = planned(captured, name, device, "fused")
     except NotFused as why:
         watch(name, why)
         _tell(why)
@@ -99,7 +117,26 @@ def _program(traced: torch.fx.GraphModule, name: str, watch: Watch, runs: bool) 
         return _boxed(lambda args: traced(*args))
     _, handle = host.graph_function(_Unexpected(traced), traced)
     host.graph_add(handle, made.description)
-    return _boxed(host.graph_guarded(handle))
+    call: Program = host.graph_guarded(handle)
+    if replays is not None:
+        call = _replayed(call, traced, name, device, made, replays)
+    return _boxed(call)
+
+
+def _replayed(
+    call: Program,
+    traced: torch.fx.GraphModule,
+    name: str,
+    device: torch.device,
+    made: Compiled,
+    replays: Replays,
+) -> Program:
+    why = why_not(traced, device, len(made.forward[1].steps))
+    about = role(traced, name)
+    if why or about is None:
+        replays.refuse(name, why or "torch does not say which of its outputs are results")
+        return call
+    return replays.replayed(name, call, device, about)
 
 
 def _boxed(call: Program) -> Program:

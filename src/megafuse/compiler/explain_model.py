@@ -52,6 +52,7 @@ class GraphExplanation:
     not_fused: Mapping[str, str] = field(default_factory=dict)  # pass → why PyTorch runs it
     ends_in: Break | None = None
     modules: Mapping[str, int] = field(default_factory=dict)  # eager's operations in each
+    replays: Mapping[str, str] = field(default_factory=dict)  # pass → its CUDA graphs, or why none
 
     def layers(self, shown: Pass) -> list[Layer]:
         """The steps of a pass by layer, in the order of the first."""
@@ -137,7 +138,11 @@ def _graph(graph: Recorded) -> GraphExplanation:
         else:
             traffic = eager.backward if name == "backward" else eager.forward
             passes.append(_pass(title, made, graph.paths, traffic))
-    return GraphExplanation(tuple(passes), not_fused, _break(graph.module), dict(eager.modules))
+    programs = graph.replays.programs if graph.replays is not None else {}
+    replays = {_TITLES.get(name, name): str(program) for name, program in programs.items()}
+    return GraphExplanation(
+        tuple(passes), not_fused, _break(graph.module), dict(eager.modules), replays
+    )
 
 
 def _pass(name: str, made: Compiled, paths: Mapping[str, str], traffic: Traffic | None) -> Pass:

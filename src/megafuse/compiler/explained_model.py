@@ -31,6 +31,8 @@ def _graph(at: int, graph: GraphExplanation) -> list[str]:
         if shown.eager is not None:
             theirs = count(shown.eager.launches, "operation")
             lines.append(f"  (eager: {theirs}, {size(shown.eager.bytes_moved)})")
+        if shown.name in graph.replays:
+            lines += wrapped(f"CUDA graphs: {graph.replays[shown.name]}", 2)
         lines += _layers(graph.layers(shown))
         lines += _reasons(shown.steps)
     for name, why in graph.not_fused.items():

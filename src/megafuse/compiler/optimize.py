@@ -7,6 +7,7 @@ else of the module changes, and taking it away is all there is to `deoptimize`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ _DYNAMO = {
 }
 
 
-def optimize(model: Model) -> Model:
+def optimize(model: Model, *, graphs: bool | int = False) -> Model:
     """Makes the model run as programs of fused kernels, forward and backward; returns the model.
 
         model = mf.optimize(model)
@@ -31,16 +32,28 @@ def optimize(model: Model) -> Model:
     It is captured when it is first called. Other batch sizes and lengths run what is there. The
     module stays what it is: parameters, state_dict, hooks, train() and eval(), to(), saving. Copies
     of it, by deepcopy or torch.load, are not optimized. `deoptimize` gives the original back.
+
+    graphs=True replays programs as CUDA graphs from the third call of a size on, forward and
+    backward; a number is how many graphs a program may have at most (8). Results are copied out,
+    so you may keep them. Memory is the graphs' until `deoptimize`. docs/optimize.md has the rules.
+    On a CPU it changes nothing.
     """
-    if optimized(model) is None:
-        model._compiled_call_impl = Optimized(model)
+    from megafuse.compiler.recordable import most
+
+    found = optimized(model)
+    if found is None or found.recorder.most != most(graphs):
+        made = Optimized(model, graphs=graphs)
+        deoptimize(model)
+        model._compiled_call_impl = made
     return model
 
 
 def deoptimize(model: Model) -> Model:
     """The model as it was before `optimize`: returns it. Of others nothing changes."""
-    if optimized(model) is not None:
+    found = optimized(model)
+    if found is not None:
         del model._compiled_call_impl
+        found.recorder.release()
     return model
 
 
@@ -80,11 +93,12 @@ def check(model: Any) -> None:
 class Optimized:
     """What an optimized module calls."""
 
-    def __init__(self, model: nn.Module, runs: bool = True) -> None:
+    def __init__(self, model: nn.Module, runs: bool = True, graphs: bool | int = False) -> None:
         from megafuse.compiler.recorded import Recorder  # takes sympy with it, which takes a second
 
         self.model = model
-        self.recorder = Recorder(model, runs)
+        self.recorder = Recorder(model, runs, graphs)
+        weakref.finalize(self, self.recorder.release).atexit = False  # the model is gone
         # As config.patch, in a fifth of its time: Dynamo does so itself for dynamic=True.
         self.change_dynamo = torch._dynamo.config._make_closure_patcher(**_DYNAMO)
         entry, recorder = _entry(model), self.recorder

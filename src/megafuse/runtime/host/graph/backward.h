@@ -127,11 +127,7 @@ struct GraphBackward : Node {
       TORCH_CHECK(false, "megafuse: a kernel of ", program.name,
                   " cannot be built or run here; call the function's `.function`, unfused.");
     }
-    variable_list gradients;
-    for (const Output& output : program.outputs)
-      gradients.push_back(output.kind == Output::Kind::kTensor ? memory.view(output.view)
-                                                               : at::Tensor());
-    return gradients;
+    return program.tensors(memory);
   }
 };
 

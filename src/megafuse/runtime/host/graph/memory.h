@@ -26,6 +26,8 @@ struct View {
   bool whole = false;  // as it was allocated or came
   Places sizes, strides;
   int offset = -1;
+
+  bool operator==(const View&) const = default;
 };
 
 class Memory {

@@ -193,6 +193,11 @@ inline Output parse_output(Reader r) {
   return {kind == "real" ? Output::Kind::kReal : Output::Kind::kInteger, {}, r[1].place()};
 }
 
+inline bool are_same(const Output& one, const Output& other) {
+  return one.kind == Output::Kind::kTensor && other.kind == one.kind && !one.aliases &&
+         one.view == other.view;
+}
+
 inline Program parse_program(Reader r) {
   Program program;
   program.name = r["name"].text();
@@ -206,6 +211,9 @@ inline Program parse_program(Reader r) {
       r["constants"].all([](Reader c) { return std::pair{c[0].place(), c[1].tensor()}; });
   program.steps = r["steps"].all(parse_step);
   program.outputs = r["outputs"].all(parse_output);
+  for (size_t i = 0; i < program.outputs.size(); ++i)
+    for (size_t j = 0; j < i && program.outputs[i].same_as < 0; ++j)
+      if (are_same(program.outputs[i], program.outputs[j])) program.outputs[i].same_as = int(j);
   return program;
 }
 

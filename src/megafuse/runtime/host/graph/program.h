@@ -25,6 +25,9 @@ struct Output {
   View view;
   int slot = -1;
   bool aliases = false;  // a view of an argument: seen by whoever writes to either
+  // The first output that is this very view, else -1. To autograd they must be one tensor: of two,
+  // each could become a parameter's .grad, and both parameters would have the same memory.
+  int same_as = -1;
 };
 
 struct Program {
@@ -86,6 +89,19 @@ struct Program {
     wanted.build();
   }
 
+  // The tensors among the outputs, each where it stands; others are undefined.
+  std::vector<at::Tensor> tensors(const Memory& memory) const {
+    std::vector<at::Tensor> made;
+    for (const Output& output : outputs) {
+      if (output.kind != Output::Kind::kTensor)
+        made.emplace_back();
+      else
+        made.push_back(output.same_as >= 0 ? made[size_t(output.same_as)] : tensor(output, memory));
+    }
+    return made;
+  }
+
+ private:
   at::Tensor tensor(const Output& output, const Memory& memory) const {
     const View& view = output.view;
     const at::Tensor& t = memory.buffers[view.buffer];

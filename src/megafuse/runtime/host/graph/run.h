@@ -41,16 +41,13 @@ class Run {
   // The results, by their place among the forward program's outputs; undefined for numbers.
   std::vector<at::Tensor> run() {
     const Program& program = variant_->forward;
-    std::vector<at::Tensor> results;
     {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       const c10::impl::ExcludeDispatchKeyGuard below_autocast(kAutocast);
       const GilRelease no_gil;
       program.run(memory_);
     }
-    for (const Output& output : program.outputs)
-      results.push_back(output.kind == Output::Kind::kTensor ? program.tensor(output, memory_)
-                                                             : at::Tensor());
+    std::vector<at::Tensor> results = program.tensors(memory_);
     if (variant_->differentiates) record(results);
     write_back(results);
     return results;

@@ -8,6 +8,7 @@
 #include <torch/csrc/python_headers.h>
 
 #include "graph/guarded.h"
+#include "graph/replay.h"
 #include "programs/product.h"
 #include "programs/programs.h"
 #include "torch/dispatch.h"
@@ -365,6 +366,12 @@ PyMethodDef methods[] = {
     {"graph_function", graph::new_function, METH_VARARGS, nullptr},
     {"graph_add", graph::add_variant, METH_VARARGS, nullptr},
     {"graph_guarded", graph::guarded, METH_O, nullptr},
+    {"replay_key", graph::replay_key, METH_O, nullptr},
+    {"replay_addresses", graph::replay_addresses, METH_VARARGS, nullptr},
+    {"replay_fill", graph::replay_fill, METH_VARARGS, nullptr},
+    {"replay_holders", graph::replay_holders, METH_O, nullptr},
+    {"replay_sources", graph::replay_sources, METH_VARARGS, nullptr},
+    {"replay_outputs", graph::replay_outputs, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
