@@ -1,0 +1,173 @@
+"""A contender's process: `python -m megafuse.bench.models.child ORDER`, started by worker.py.
+
+    prepare    makes the model, changes it, takes its first step and a few more      → "ready"
+    wait       until told to go: nobody else prepares or measures then               ← "go"
+    measure                                                                          → "measured"
+
+A line of JSON each; whatever else prints to stdout goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import torch
+
+from megafuse.bench.honesty import told
+from megafuse.bench.models import room, samples
+from megafuse.bench.models.case import Case
+from megafuse.bench.models.contenders import CONTENDERS, Contender, Skipped
+from megafuse.bench.models.measure import measure
+from megafuse.bench.models.order import REFERENCE, Order
+from megafuse.bench.models.work import Work, work_of
+from megafuse.runtime import loader
+
+WARM_UP = {
+    "cuda": 3,
+    "cpu": 1,
+}  # steps after the first: a CUDA graph is made in the second or third
+
+
+def main(text: str) -> int:
+    # Libraries print: they get stderr, and the pipe is ours alone.
+    pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    order = Order.from_json(json.loads(text))
+    try:
+        if order.contender == REFERENCE:
+            _reference(order, pipe)
+        else:
+            _contender(order, pipe)
+    except Skipped as why:
+        _say(pipe, "skipped", str(why))
+    except Exception as error:  # a compiler can fail in any way
+        logging.getLogger(__name__).exception("%s failed", order.contender)
+        _say(pipe, "error", told(error))
+    return 0
+
+
+def _say(pipe: TextIO, kind: str, what: Any) -> None:
+    print(json.dumps({kind: what}), file=pipe, flush=True)
+
+
+# ---- a contender
+
+
+def _contender(order: Order, pipe: TextIO) -> None:
+    case, who = order.case, CONTENDERS[order.contender]
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    _start(case)
+    room.refuse(case, dtype.itemsize, optimizes=True)
+    remarks = _listen()
+    work = work_of(case)
+    _synchronize(case)
+    _fresh_cache(order)
+    step = _marked(work.step) if who.marks_steps else work.step
+    first, found = _first(case, who, work)
+    if order.samples:
+        torch.save(found, order.samples)
+    del found
+    for _ in range(0 if order.only_first else WARM_UP[case.device]):
+        step()
+    _synchronize(case)
+    if case.device == "cuda":
+        torch.cuda.empty_cache()  # others prepare beside it
+    _say(pipe, "ready", {"first": first, "remarks": remarks})
+    if order.only_first or sys.stdin.readline().strip() != "go":
+        return
+    _say(pipe, "measured", measure(work, step, who, case.device, order.budget))
+
+
+def _start(case: Case) -> None:
+    """What every program has done before its first step: it is no part of that."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    loader.load()
+    x = torch.ones(64, 64, device=case.device)
+    (x @ x).sum().item()
+
+
+def _listen() -> list[str]:
+    """What megafuse warns of while it compiles: a graph that is not fused, say."""
+    heard: list[str] = []
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            line = record.getMessage().splitlines()[0].removeprefix("megafuse: ")
+            if line not in heard:
+                heard.append(line)
+
+    logging.getLogger("megafuse").addHandler(Ear(logging.WARNING))
+    return heard
+
+
+def _fresh_cache(order: Order) -> None:
+    """Ours; torch's was set when the process began. The host runtime is loaded already."""
+    if order.cache:
+        os.environ["MEGAFUSE_CACHE"] = order.cache
+
+
+def _first(case: Case, who: Contender, work: Work) -> tuple[float, dict[str, Any]]:
+    """Seconds from the plain model to the end of its first step, and the step's results."""
+    begun = time.perf_counter()
+    who.apply(work.model)
+    if who.marks_steps:
+        torch.compiler.cudagraph_mark_step_begin()
+    results = work.first()
+    _synchronize(case)
+    taken = time.perf_counter() - begun
+    kept = {
+        "outputs": samples.thinned(results, samples.OUTPUTS),
+        "gradients": samples.thinned(work.gradients(), samples.OF_A_GRADIENT),
+    }
+    del results
+    begun = time.perf_counter()
+    work.settle()
+    _synchronize(case)
+    return taken + time.perf_counter() - begun, kept
+
+
+def _marked(step: Callable[[], None]) -> Callable[[], None]:
+    def marked() -> None:
+        torch.compiler.cudagraph_mark_step_begin()
+        step()
+
+    return marked
+
+
+def _synchronize(case: Case) -> None:
+    if case.device == "cuda":
+        torch.cuda.synchronize()
+
+
+# ---- float64
+
+
+def _reference(order: Order, pipe: TextIO) -> None:
+    """The row's results in float64; float32 for a 16-bit row that is too large for that."""
+    case, dtype = order.case, torch.float64
+    try:
+        room.refuse(case, dtype.itemsize, optimizes=False)
+    except room.NoRoom:
+        if case.dtype == "float32":
+            raise
+        dtype = torch.float32
+        room.refuse(case, dtype.itemsize, optimizes=False)
+    with samples.reference_mode(dtype):
+        work = work_of(case, dtype)
+        found = {
+            "outputs": samples.thinned(work.first(), samples.OUTPUTS),
+            "gradients": samples.thinned(work.gradients(), samples.OF_A_GRADIENT),
+        }
+    torch.save(found, order.samples)
+    _say(pipe, "ready", {"against": str(dtype).removeprefix("torch.")})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
