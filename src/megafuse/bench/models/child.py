@@ -2,7 +2,7 @@
 
     prepare    makes the model, changes it, takes its first step and a few more      → "ready"
     wait       until told to go: nobody else prepares or measures then               ← "go"
-    measure                                                                          → "measured"
+    measure                                                             → "measured", "profiled"
 
 A line of JSON each; whatever else prints to stdout goes to stderr.
 """
@@ -20,10 +20,9 @@ from typing import Any, TextIO
 import torch
 
 from megafuse.bench.honesty import told
-from megafuse.bench.models import room, samples
+from megafuse.bench.models import measure, room, samples
 from megafuse.bench.models.case import Case
 from megafuse.bench.models.contenders import CONTENDERS, Contender, Skipped
-from megafuse.bench.models.measure import measure
 from megafuse.bench.models.order import REFERENCE, Order
 from megafuse.bench.models.work import Work, work_of
 from megafuse.runtime import loader
@@ -81,13 +80,14 @@ def _contender(order: Order, pipe: TextIO) -> None:
     _say(pipe, "ready", {"first": first, "remarks": remarks})
     if order.only_first or sys.stdin.readline().strip() != "go":
         return
-    _say(pipe, "measured", measure(work, step, who, case.device, order.budget))
+    _say(pipe, "measured", measure.times_and_memory(step, who, case.device, order.budget))
+    # Last, and in words of its own: where the profiler fails, the times stand.
+    _say(pipe, "profiled", measure.profiled(work, step, who, case.device))
 
 
 def _start(case: Case) -> None:
     """What every program has done before its first step: it is no part of that."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False  # convolutions; products of matrices have no TF32
     loader.load()
     x = torch.ones(64, 64, device=case.device)
     (x @ x).sum().item()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
-
-import torch
 
 from megafuse.bench import machine, options, refusal
 from megafuse.bench.models import merge, show
@@ -44,7 +42,7 @@ def run(parsed: argparse.Namespace) -> int:
     )
     about = machine.about(device)
     path = parsed.json or _default_path(parsed, about)
-    before = merge.earlier(path, device, about, torch.__version__) if parsed.add else None
+    before = merge.earlier(parsed.json, about) if parsed.add else None
     print("\n".join(show.announced(asked, list(plan.contenders), plan.jobs)), flush=True)
     running = Run(plan, _say, lambda each: _keep(each.result(), before, parsed.json))
     interrupted = False
@@ -118,7 +116,7 @@ def _models(parsed: argparse.Namespace) -> list[str]:
     return [name for name in names if name not in missing]
 
 
-def _named(text: str | None, what: str, known: Sequence[str] | dict[str, object]) -> list[str]:
+def _named(text: str | None, what: str, known: Iterable[str]) -> list[str]:
     """a,b,… of those that there are, in their order; all of them without."""
     names = list(known)
     if text is None or text == "all":

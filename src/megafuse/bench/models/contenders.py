@@ -30,6 +30,11 @@ class Contender:
     graphs: bool = False
     marks_steps: bool = False  # torch wants to be told where a step begins
 
+    @property
+    def compiles(self) -> bool:
+        """Whether it is one of torch.compile's modes."""
+        return self.pace > 0
+
 
 def _compiled(**how: Any) -> Callable[[nn.Module], object]:
     return lambda model: model.compile(**how)
@@ -42,9 +47,9 @@ def _optimized(model: nn.Module) -> object:
 
 
 def _optimized_with_graphs(model: nn.Module) -> object:
-    from megafuse.compiler import optimize as ours
+    from megafuse.compiler.optimize import optimize
 
-    call: Any = ours.optimize
+    call: Any = optimize  # of a version that has no graphs, perhaps
     if "graphs" not in inspect.signature(call).parameters:
         raise Skipped("this megafuse's optimize takes no graphs=True")
     return call(model, graphs=True)

@@ -40,7 +40,7 @@ class MoELayer(nn.Module):
         done = self._run(rows[:-1].view(self.experts, capacity, width))
         found = F.pad(done.flatten(0, 1), (0, 0, 0, 1))[row]
         mixed = (found * (weights * kept).to(x.dtype).unsqueeze(-1)).sum(1)
-        return hidden_states + mixed.view_as(hidden_states)
+        return hidden_states + mixed.view_as(hidden_states)  # type: ignore[no-any-return]
 
     def _places(self, expert: Tensor) -> Tensor:
         """Which of its expert's tokens each one is, in the order of tokens."""

@@ -151,9 +151,11 @@ class Run:
             self._results[order.case, order.contender] = Path(order.samples)
         if order.contender == REFERENCE:
             self._against[order.case] = told["against"]
+            self._say(f"{_words(order)}: done")
             return
         entry = self._entries[order.case, order.contender]
         entry.first_call = told["first"]
+        self._say(f"{_words(order)}: first result after {told['first']:.1f} s")
         entry.side_by_side = self.plan.jobs
         self._remarks[order.case] += [f"{order.contender}: {line}" for line in told["remarks"]]
 
@@ -164,10 +166,15 @@ class Run:
         told = _told(worker.measured(self.plan.limit), "measured")
         entry = self._entries[order.case, order.contender]
         entry.times[STEP] = Span(*told["times"])
+        self._say(f"{_words(order)}: {entry.times[STEP].median * 1e3:.3g} ms a step")
+        try:
+            told |= _told(worker.profiled(self.plan.limit), "profiled")
+        except Failed as why:  # the times stand
+            entry.missing["launches"] = str(why)
         entry.busy, entry.launches = told.get("busy"), told.get("launches")
-        entry.peak_bytes, entry.reserved_bytes = told["peak_bytes"], told.get("reserved_bytes")
+        entry.peak_bytes = told.get("peak_bytes")
+        entry.reserved_bytes = told.get("reserved_bytes")
         entry.missing |= told.get("missing", {})
-        self._say(f"{_words(order)}: {entry.times[STEP].median * 1e3:.3g} ms")
 
     def _prepared_again(self, worker: Worker) -> None:
         order, told = worker.order, _told(worker.prepared(self.plan.limit), "ready")

@@ -49,7 +49,7 @@ def _widened(value: Any) -> Any:
 
 def reference_mode(dtype: torch.dtype) -> AbstractContextManager[object]:
     """What a reference in this dtype runs under."""
-    return Float64() if dtype == torch.float64 else nullcontext()  # type: ignore[no-untyped-call]
+    return Float64() if dtype == torch.float64 else nullcontext()
 
 
 def fill(entry: Entry, got: dict[str, Any], exact: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ class ConvNeXtBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
         y = self.scale * self.down(F.gelu(self.up(y)))
-        return x + y.permute(0, 3, 1, 2)
+        return x + y.permute(0, 3, 1, 2)  # type: ignore[no-any-return]
 
 
 class ConvNeXt(nn.Module):

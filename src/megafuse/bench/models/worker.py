@@ -64,6 +64,9 @@ class Worker:
             raise Failed(self._why_it_ended()) from None
         return self._answer(limit, f"not measured within {limit:.0f} s")
 
+    def profiled(self, limit: float) -> dict[str, Any]:
+        return self._answer(limit, f"the profiler took more than {limit:.0f} s")
+
     def _answer(self, seconds: float, late: str) -> dict[str, Any]:
         try:
             line = self._lines.get(timeout=max(seconds, 0.01))

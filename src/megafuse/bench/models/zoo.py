@@ -44,9 +44,7 @@ class Model:
     about: str
     make: Callable[[bool], nn.Module]  # whether it is to be tiny
     inputs: Callable[[Size, bool], dict[str, Tensor]]
-    cuda: Size
-    cpu: Size
-    tiny: Size
+    sizes: tuple[Size, Size, Size]  # on CUDA (those of FACTS.md where it has them), on a CPU, tiny
     gigabytes: float
     vocabulary: int = 0  # of the tokens it predicts; 0: no tokens
     classes: int = 0
@@ -55,7 +53,7 @@ class Model:
     arguments: Settings = field(default_factory=dict)  # of every call that has no cache
 
     def size(self, device: str, tiny: bool) -> Size:
-        return self.tiny if tiny else self.cuda if device == "cuda" else self.cpu
+        return self.sizes[2 if tiny else 0 if device == "cuda" else 1]
 
     @property
     def missing(self) -> str:
@@ -183,69 +181,76 @@ def _hidden(size: Size, tiny: bool) -> dict[str, Tensor]:
 
 
 _HF = "transformers"
-_TEXT, _PICTURE, _SMALL = Size(1, 128, 128), Size(1, 224), Size(2, 32)
+_TEXT, _PICTURE, _SMALL = Size(1, 128, 128), Size(1, 224), Size(2, 32, 8)
 _UNCACHED = {"use_cache": False}
-_CAUSAL: dict[str, Any] = {"causal": True, "library": _HF, "arguments": _UNCACHED}
+_CAUSAL: Settings = {"causal": True, "library": _HF, "arguments": _UNCACHED}
 
-
-MODELS = {
-    model.name: model
-    for model in (
-        Model(
-            *("bert", "BERT-base, masked language model", _BERT, _tokens(30522, "input_ids")),
-            *(Size(32, 128), _TEXT, _SMALL, 12.0),
-            vocabulary=30522,
-            library=_HF,
-        ),
-        Model(
-            *("gpt2", "GPT-2, 124 M", _GPT2, _tokens(50257, "input_ids")),
-            *(Size(8, 1024, 512), _TEXT, Size(2, 32, 8), 30.0),
-            vocabulary=50257,
-            **_CAUSAL,
-        ),
-        Model(
-            *("llama", "Llama-3.2-1B's sizes", _LLAMA, _tokens(128256, "input_ids")),
-            *(Size(4, 512, 512), _TEXT, Size(2, 32, 8), 45.0),
-            vocabulary=128256,
-            **_CAUSAL,
-        ),
-        Model(
-            *("qwen3", "Qwen3-0.6B's sizes", _QWEN3, _tokens(151936, "input_ids")),
-            *(Size(4, 512, 512), _TEXT, Size(2, 32, 8), 35.0),
-            vocabulary=151936,
-            **_CAUSAL,
-        ),
-        Model(
-            *("vit", "ViT-base, 1000 classes", _VIT, _pictures),
-            *(Size(64, 224), _PICTURE, _SMALL, 20.0),
-            classes=vision.CLASSES,
-            library=_HF,
-        ),
-        Model(
-            *("t5", "T5-small, encoder and decoder", _T5),
-            _tokens(32128, "input_ids", "decoder_input_ids"),
-            *(Size(32, 128), _TEXT, _SMALL, 12.0),
-            vocabulary=32128,
-            library=_HF,
-            arguments=_UNCACHED,
-        ),
-        Model(
-            *("resnet50", "ResNet-50, written out", _resnet, _pictures),
-            *(Size(64, 224), _PICTURE, _SMALL, 12.0),
-            classes=vision.CLASSES,
-        ),
-        Model(
-            *("convnext", "ConvNeXt-tiny, written out", _convnext, _pictures),
-            *(Size(64, 224), _PICTURE, _SMALL, 25.0),
-            classes=vision.CLASSES,
-        ),
-        Model(
-            *("unet", "a U-Net's block with self-attention, written out", _unet, _noise_and_time),
-            *(Size(8, 64), Size(1, 32), Size(2, 8), 8.0),
-        ),
-        Model(
-            *("moe", "a layer of 8 experts, two for a token, written out", _moe, _hidden),
-            *(Size(8, 1024), _TEXT, _SMALL, 6.0),
-        ),
-    )
-}
+_ALL = (
+    Model(
+        *("bert", "BERT-base, masked language model", _BERT, _tokens(30522, "input_ids")),
+        sizes=(Size(32, 128), _TEXT, _SMALL),
+        gigabytes=12,
+        vocabulary=30522,
+        library=_HF,
+    ),
+    Model(
+        *("gpt2", "GPT-2, 124 M parameters", _GPT2, _tokens(50257, "input_ids")),
+        sizes=(Size(8, 1024, 512), _TEXT, _SMALL),
+        gigabytes=30,
+        vocabulary=50257,
+        **_CAUSAL,
+    ),
+    Model(
+        *("llama", "Llama-3.2-1B's sizes", _LLAMA, _tokens(128256, "input_ids")),
+        sizes=(Size(4, 512, 512), _TEXT, _SMALL),
+        gigabytes=45,
+        vocabulary=128256,
+        **_CAUSAL,
+    ),
+    Model(
+        *("qwen3", "Qwen3-0.6B's sizes", _QWEN3, _tokens(151936, "input_ids")),
+        sizes=(Size(4, 512, 512), _TEXT, _SMALL),
+        gigabytes=35,
+        vocabulary=151936,
+        **_CAUSAL,
+    ),
+    Model(
+        *("vit", "ViT-base, 1000 classes", _VIT, _pictures),
+        sizes=(Size(64, 224), _PICTURE, _SMALL),
+        gigabytes=20,
+        classes=vision.CLASSES,
+        library=_HF,
+    ),
+    Model(
+        *("t5", "T5-small, encoder and decoder", _T5),
+        inputs=_tokens(32128, "input_ids", "decoder_input_ids"),
+        sizes=(Size(32, 128), _TEXT, _SMALL),
+        gigabytes=12,
+        vocabulary=32128,
+        library=_HF,
+        arguments=_UNCACHED,
+    ),
+    Model(
+        *("resnet50", "ResNet-50, written out", _resnet, _pictures),
+        sizes=(Size(64, 224), _PICTURE, _SMALL),
+        gigabytes=12,
+        classes=vision.CLASSES,
+    ),
+    Model(
+        *("convnext", "ConvNeXt-tiny, written out", _convnext, _pictures),
+        sizes=(Size(64, 224), _PICTURE, _SMALL),
+        gigabytes=25,
+        classes=vision.CLASSES,
+    ),
+    Model(
+        *("unet", "a U-Net's block with self-attention, written out", _unet, _noise_and_time),
+        sizes=(Size(8, 64), Size(1, 32), Size(2, 8)),
+        gigabytes=8,
+    ),
+    Model(
+        *("moe", "a layer of 8 experts, two for a token, written out", _moe, _hidden),
+        sizes=(Size(8, 1024), _TEXT, _SMALL),
+        gigabytes=6,
+    ),
+)
+MODELS = {model.name: model for model in _ALL}
