@@ -16,6 +16,8 @@ from typing import Any
 
 from megafuse.bench.models.order import Order
 
+CHILD = (sys.executable, "-m", "megafuse.bench.models.child")
+
 
 class Failed(Exception):
     """A process gave no answer; the message says why, in a line."""
@@ -29,7 +31,7 @@ class Worker:
         self._begun = time.monotonic()
         self._log = log
         self._ended = False
-        command = [sys.executable, "-m", "megafuse.bench.models.child", json.dumps(order.to_json())]
+        command = [*CHILD, json.dumps(order.to_json())]
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command,
