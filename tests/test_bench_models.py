@@ -325,7 +325,7 @@ def test_the_whole_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert eager is not None
     assert eager.error is None
     assert eager.times[STEP].median > 0
-    assert eager.side_by_side == 2
+    assert eager.side_by_side == 2  # it and float64
     assert eager.launches is not None
     assert eager.launches > 50
     assert eager.peak_bytes is not None

@@ -98,9 +98,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_arguments_of_models(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "the suite models",
-        "Every contender runs in a process of its own. --mode is forward, train, decode; --dtype "
-        "float32, bfloat16; --budget, --seconds, --device and --json as above; without --mode and "
-        "--dtype all of them.",
+        "Every contender has a process of its own. --mode is forward, train (with the\n"
+        "optimizer), decode; --dtype float32, bfloat16: all of them where not given.\n"
+        "--device, --budget, --seconds and --json as above.",
     )
     group.add_argument(
         "--model", help="bert, gpt2, llama, qwen3, vit, t5, resnet50, convnext, unet, moe; a,b,…"

@@ -52,6 +52,7 @@ class Run:
         self._results: dict[tuple[Case, str], Path] = {}
         self._against: dict[Case, str] = {}
         self._commit, self._changed = provenance.commit()
+        self._beside = 1  # processes that prepare at the moment
         self.stopped = True
 
     def all(self) -> None:
@@ -113,6 +114,7 @@ class Run:
         """Those that got through all of it."""
         workers: list[Worker] = []
         through = []
+        self._beside = len(batch)
         try:
             for number, order in enumerate(batch):
                 log = folder / f"{number}{'-again' if order.only_first else ''}.log"
@@ -156,7 +158,7 @@ class Run:
         entry = self._entries[order.case, order.contender]
         entry.first_call = told["first"]
         self._say(f"{_words(order)}: first result after {told['first']:.1f} s")
-        entry.side_by_side = self.plan.jobs
+        entry.side_by_side = self._beside
         self._remarks[order.case] += [f"{order.contender}: {line}" for line in told["remarks"]]
 
     def _measured(self, worker: Worker) -> None:

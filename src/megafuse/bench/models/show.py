@@ -67,8 +67,10 @@ def _off(entry: Entry, kind: str) -> str:
 
 
 def _spread(span: Span) -> str:
+    """12.3 ms ±4%; a spread that leaves no room is left out, and stands in the file."""
     half = (span.high - span.low) / 2 / span.median
-    return f"{seconds(span.median)} ±{half:.0%}"[: _COLUMNS["step"]]
+    shown = f"{seconds(span.median)} ±{half:.0%}"
+    return shown if len(shown) <= _COLUMNS["step"] else f"{seconds(span.median)} ±>1×"
 
 
 def legend(result: Result) -> list[str]:
