@@ -18,7 +18,7 @@ from megafuse.bench.models.case import DTYPES, MODES, Case, cases
 from megafuse.bench.models.contenders import CONTENDERS
 from megafuse.bench.models.moe import MoELayer
 from megafuse.bench.models.order import REFERENCE, Order
-from megafuse.bench.models.run import finish
+from megafuse.bench.models.run import Plan, Run, finish
 from megafuse.bench.models.work import work_of
 from megafuse.bench.models.worker import Failed, Worker
 from megafuse.bench.models.zoo import MODELS, NO_TRANSFORMERS
@@ -245,6 +245,58 @@ def test_a_process_that_takes_too_long_is_ended(process) -> None:
     assert each._process.returncode is not None
 
 
+FAKE = """
+import json, os, sys
+def say(**what): print(json.dumps(what), flush=True)
+who = json.loads(sys.argv[1])["contender"]
+if who == "compile":
+    os.abort()
+if who == "optimize":
+    say(error="RuntimeError: no kernel")
+    sys.exit()
+if who == "optimize-graphs":
+    say(skipped="not in training")
+    sys.exit()
+say(ready={"first": 1.0, "remarks": ["a graph is not fused"]})
+assert input() == "go"
+if who == "max-autotune":
+    os.abort()
+say(measured={"times": [2.0, 1.0, 3.0, 5], "peak_bytes": 10})
+if who == "eager":
+    say(profiled={"launches": 3})
+os.abort()
+"""
+
+
+@posix
+def test_a_contender_that_fails_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "CHILD", (sys.executable, "-c", FAKE))
+    monkeypatch.setattr("megafuse.bench.models.run.loader.load", lambda: None)
+    monkeypatch.setattr("megafuse.bench.models.run.refused", lambda name, device: "")
+    row = Case("moe", "float32", "train", "cpu", tiny=True)
+    said: list[str] = []
+    running = Run(
+        Plan([row], list(CONTENDERS), "", jobs=3, accuracy=False), said.append, Run.result
+    )
+    running.all()
+    found = running.result()
+    assert not found.stopped
+    by_name = {e.name: e for e in found.rows[0].entries}
+    assert list(by_name) == list(CONTENDERS)
+    assert by_name["optimize"].error == "RuntimeError: no kernel"
+    assert by_name["optimize-graphs"].missing[STEP] == "not in training"
+    assert by_name["compile"].error == "its process ended with SIGABRT"
+    assert by_name["max-autotune"].error == "its process ended with SIGABRT"
+    assert by_name["max-autotune"].first_call == 1.0
+    eager = by_name["eager"]
+    assert (eager.times[STEP], eager.launches) == (Span(2.0, 1.0, 3.0, 5), 3)
+    assert (eager.side_by_side, eager.error) == (3, None)
+    unprofiled = by_name["reduce-overhead"]  # its time stands
+    assert unprofiled.times[STEP].median == 2.0
+    assert unprofiled.missing["launches"] == "its process ended with SIGABRT"
+    assert "eager: a graph is not fused" in found.rows[0].warnings
+
+
 # ---- files
 
 
@@ -297,7 +349,7 @@ def test_the_table_fits_the_terminal() -> None:
     assert max(map(len, printed.splitlines())) <= 80
     assert "optimize-graphs: left out, CUDA graphs need CUDA" in printed
     assert "eager: RuntimeError" in printed
-    assert "12 processes did so side by side" in printed
+    assert "12 processes did so side by side" in " ".join(printed.split())
 
 
 # ---- the command

@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from threading import Event, Thread
 from typing import Any, TextIO
 
 import torch
@@ -27,22 +28,21 @@ from megafuse.bench.models.order import REFERENCE, Order
 from megafuse.bench.models.work import Work, work_of
 from megafuse.runtime import loader
 
-WARM_UP = {
-    "cuda": 3,
-    "cpu": 1,
-}  # steps after the first: a CUDA graph is made in the second or third
+# Steps after the first: CUDA graphs are made in the second or third.
+WARM_UP = {"cuda": 3, "cpu": 1}
 
 
 def main(text: str) -> int:
     # Libraries print: they get stderr, and the pipe is ours alone.
     pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    told_to_go = _watch_the_command()
     order = Order.from_json(json.loads(text))
     try:
         if order.contender == REFERENCE:
             _reference(order, pipe)
         else:
-            _contender(order, pipe)
+            _contender(order, pipe, told_to_go)
     except Skipped as why:
         _say(pipe, "skipped", str(why))
     except Exception as error:  # a compiler can fail in any way
@@ -55,10 +55,25 @@ def _say(pipe: TextIO, kind: str, what: Any) -> None:
     print(json.dumps({kind: what}), file=pipe, flush=True)
 
 
+def _watch_the_command() -> Event:
+    """Set when it says "go". When the command is gone, so is this process: else it would compile on
+    beside whatever is measured next."""
+    go = Event()
+
+    def watch() -> None:
+        for line in sys.stdin:
+            if line.strip() == "go":
+                go.set()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+    return go
+
+
 # ---- a contender
 
 
-def _contender(order: Order, pipe: TextIO) -> None:
+def _contender(order: Order, pipe: TextIO, told_to_go: Event) -> None:
     case, who = order.case, CONTENDERS[order.contender]
     dtype: torch.dtype = getattr(torch, case.dtype)
     _start(case)
@@ -78,8 +93,9 @@ def _contender(order: Order, pipe: TextIO) -> None:
     if case.device == "cuda":
         torch.cuda.empty_cache()  # others prepare beside it
     _say(pipe, "ready", {"first": first, "remarks": remarks})
-    if order.only_first or sys.stdin.readline().strip() != "go":
+    if order.only_first:
         return
+    told_to_go.wait()
     _say(pipe, "measured", measure.times_and_memory(step, who, case.device, order.budget))
     # Last, and in words of its own: where the profiler fails, the times stand.
     _say(pipe, "profiled", measure.profiled(work, step, who, case.device))

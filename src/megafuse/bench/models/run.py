@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -52,6 +53,7 @@ class Run:
         self._results: dict[tuple[Case, str], Path] = {}
         self._against: dict[Case, str] = {}
         self._commit, self._changed = provenance.commit()
+        self._load = machine.load()
         self._beside = 1  # processes that prepare at the moment
         self.stopped = True
 
@@ -103,6 +105,9 @@ class Run:
         ]
         if again:
             self._side_by_side(again, folder, self._prepared_again, lambda _: None)
+        for order in batch:  # hundreds of MB each, where a compiler tunes its kernels
+            shutil.rmtree(order.cache, ignore_errors=True)
+            shutil.rmtree(_inductors(order), ignore_errors=True)
 
     def _side_by_side(
         self,
@@ -139,7 +144,7 @@ class Run:
         return True
 
     def _environment(self, order: Order) -> dict[str, str]:
-        found = {"TORCHINDUCTOR_CACHE_DIR": f"{order.cache}-inductor"}
+        found = {"TORCHINDUCTOR_CACHE_DIR": _inductors(order)}
         if self.plan.jobs > 1:  # each would start a compiler on every core
             threads = max((os.cpu_count() or 1) // self.plan.jobs, 1)
             found["TORCHINDUCTOR_COMPILE_THREADS"] = str(threads)
@@ -206,7 +211,7 @@ class Run:
             date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             commit=self._commit,
             changed=self._changed,
-            machine=machine.about(device) | machine.float32_products(device),
+            machine=machine.about(device) | machine.float32_products(device) | {"load": self._load},
             versions=provenance.versions() | {"transformers": transformers_version()},
             roofs=None,
             rows=[row for row in rows if row.entries],
@@ -267,6 +272,11 @@ def _told(answer: dict[str, Any], kind: str) -> dict[str, Any]:
         raise Failed(answer.get("error", "its process gave no answer"))
     found: dict[str, Any] = answer[kind]
     return found
+
+
+def _inductors(order: Order) -> str:
+    """Where torch.compile keeps what it compiled."""
+    return f"{order.cache}-inductor"
 
 
 def _entry(name: str) -> Entry:

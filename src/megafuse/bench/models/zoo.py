@@ -244,7 +244,7 @@ _ALL = (
     ),
     Model(
         *("unet", "a U-Net's block with self-attention, written out", _unet, _noise_and_time),
-        sizes=(Size(8, 64), Size(1, 32), Size(2, 8)),
+        sizes=(Size(16, 32), Size(1, 32), Size(2, 8)),
         gigabytes=8,
     ),
     Model(
