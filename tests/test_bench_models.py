@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from megafuse import cli
-from megafuse.bench import suites
-from megafuse.bench.models import command, merge, samples, schedule, show, vision, worker
+from megafuse.bench import suites, traffic
+from megafuse.bench.models import command, measure, merge, samples, schedule, show, vision, worker
 from megafuse.bench.models.case import DTYPES, MODES, Case, cases
 from megafuse.bench.models.contenders import CONTENDERS
 from megafuse.bench.models.moe import MoELayer
@@ -297,6 +297,37 @@ def test_a_contender_that_fails_leaves_the_others_alone(monkeypatch: pytest.Monk
     assert "eager: a graph is not fused" in found.rows[0].warnings
 
 
+def test_memory_and_device_time_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a CUDA that only counts: what is called in which order, and what is told of it."""
+    called: list[str] = []
+
+    def count(name: str, answer: object = None) -> None:
+        monkeypatch.setattr(torch.cuda, name, lambda *_: called.append(name) or answer)
+
+    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats"):
+        count(name)
+    count("max_memory_allocated", 10)
+    count("max_memory_reserved", 30)
+
+    def step() -> None:
+        called.append("step")
+
+    for who, shown in (("eager", 10), ("reduce-overhead", 30)):
+        called.clear()
+        told = measure.times_and_memory(step, CONTENDERS[who], "cuda", 0.001)
+        assert (told["peak_bytes"], told["reserved_bytes"]) == (shown, 30)
+        assert told["times"][3] >= measure.ROUNDS
+        start = ["empty_cache", "step", "synchronize", "reset_peak_memory_stats", "step"]
+        assert called[:5] == start
+        assert called[-3:] == ["synchronize", "max_memory_allocated", "max_memory_reserved"]
+    work = work_of(Case("moe", "float32", "forward", "cpu", tiny=True))
+    told = measure.profiled(work, work.step, CONTENDERS["eager"], "cuda")
+    assert told == {"missing": {"busy": "the profiler saw no kernels"}}  # it was a CPU's
+    monkeypatch.setattr(traffic, "device_work", lambda step: (2e-3, 7))
+    told = measure.profiled(work, work.step, CONTENDERS["eager"], "cuda")
+    assert told == {"busy": 2e-3, "launches": 7}
+
+
 # ---- files
 
 
@@ -389,13 +420,12 @@ def test_the_whole_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 @no_library
 @pytest.mark.slow
-@pytest.mark.parametrize("model", CAUSAL)
-def test_ours_in_every_mode(model: str, tmp_path: Path) -> None:
+def test_ours_in_every_mode(tmp_path: Path) -> None:
     out = tmp_path / "models.json"
-    chosen = ["--model", model, "--contender", "optimize,eager", "--jobs", "2"]
-    assert bench(*chosen, "--budget", "0.01", "--json", str(out)) == 0
+    chosen = ["--model", "gpt2", "--dtype", "bfloat16", "--contender", "optimize,eager"]
+    assert bench(*chosen, "--jobs", "2", "--budget", "0.01", "--json", str(out)) == 0
     rows = read(out).rows
-    assert len(rows) == 6
+    assert [row.mode for row in rows] == list(MODES.values())
     for row in rows:
         assert [e.name for e in row.entries] == ["optimize", "eager"]
         assert not row.warnings
