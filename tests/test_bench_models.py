@@ -94,10 +94,11 @@ def test_a_decode_step_continues_the_sequence(model: str) -> None:
     tokens = _tokens(case)
     with samples.reference_mode(torch.float64), torch.no_grad():
         work = work_of(case, torch.float64)
-        first = work.first()["outputs"]
+        work.step()
+        first = work.results()["outputs"]["output"]
         plain = work_of(Case(model, "float32", "forward", "cpu", tiny=True), torch.float64)
         whole = plain.model(input_ids=tokens, use_cache=False).logits
-    torch.testing.assert_close(first[0, -1], whole[0, -1])
+    torch.testing.assert_close(first, whole[0, -1])
     assert tokens.shape[1] == context + 1
     for _ in range(2 * context):
         work.step()
@@ -119,10 +120,15 @@ def _tokens(case: Case) -> torch.Tensor:
 def test_a_train_step_changes_every_parameter(model: str) -> None:
     work = work_of(Case(model, "float32", "train", "cpu", tiny=True))
     before = {name: p.clone() for name, p in work.model.named_parameters()}
-    work.first()
-    assert set(work.gradients()) == set(before)
-    work.settle()
-    assert not work.gradients()
+    first = work.results()
+    work.step()
+    again = work.results()  # nothing was learnt so far
+    assert set(first["gradients"]) == set(again["gradients"]) == set(before)
+    for kind in ("outputs", "gradients"):
+        for name, value in first[kind].items():
+            torch.testing.assert_close(again[kind][name], value)
+    work.learn()
+    work.step()
     assert all(not torch.equal(p, before[name]) for name, p in work.model.named_parameters())
 
 

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from threading import Event, Thread
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import torch
 
@@ -28,8 +28,9 @@ from megafuse.bench.models.order import REFERENCE, Order
 from megafuse.bench.models.work import Work, work_of
 from megafuse.runtime import loader
 
-# Steps after the first: CUDA graphs are made in the second or third.
-WARM_UP = {"cuda": 3, "cpu": 1}
+# Steps after the first: CUDA graphs are made in the second or third, then replayed.
+WARM_UP = {"cuda": 4, "cpu": 1}
+Result = TypeVar("Result")
 
 
 def main(text: str) -> int:
@@ -82,12 +83,16 @@ def _contender(order: Order, pipe: TextIO, told_to_go: Event) -> None:
     work = work_of(case)
     _synchronize(case)
     _fresh_cache(order)
-    step = _marked(work.step) if who.marks_steps else work.step
-    first, found = _first(case, who, work)
-    if order.samples:
-        torch.save(found, order.samples)
-    del found
-    for _ in range(0 if order.only_first else WARM_UP[case.device]):
+    step, results = work.step, work.results
+    if who.marks_steps:
+        step, results = _marked(step), _marked(results)
+    first = _first(case, who, work, step)
+    if not order.only_first:
+        for _ in range(WARM_UP[case.device]):
+            step()
+        if order.samples:  # of a step like those that are timed: a graph that is replayed, say
+            torch.save(results(), order.samples)
+        work.learn()
         step()
     _synchronize(case)
     if case.device == "cuda":
@@ -129,30 +134,19 @@ def _fresh_cache(order: Order) -> None:
         os.environ["MEGAFUSE_CACHE"] = order.cache
 
 
-def _first(case: Case, who: Contender, work: Work) -> tuple[float, dict[str, Any]]:
-    """Seconds from the plain model to the end of its first step, and the step's results."""
+def _first(case: Case, who: Contender, work: Work, step: Callable[[], None]) -> float:
+    """Seconds from the plain model to the end of its first step."""
     begun = time.perf_counter()
     who.apply(work.model)
-    if who.marks_steps:
-        torch.compiler.cudagraph_mark_step_begin()
-    results = work.first()
+    step()
     _synchronize(case)
-    taken = time.perf_counter() - begun
-    kept = {
-        "outputs": samples.thinned(results, samples.OUTPUTS),
-        "gradients": samples.thinned(work.gradients(), samples.OF_A_GRADIENT),
-    }
-    del results
-    begun = time.perf_counter()
-    work.settle()
-    _synchronize(case)
-    return taken + time.perf_counter() - begun, kept
+    return time.perf_counter() - begun
 
 
-def _marked(step: Callable[[], None]) -> Callable[[], None]:
-    def marked() -> None:
+def _marked(call: Callable[[], Result]) -> Callable[[], Result]:
+    def marked() -> Result:
         torch.compiler.cudagraph_mark_step_begin()
-        step()
+        return call()
 
     return marked
 
@@ -177,10 +171,7 @@ def _reference(order: Order, pipe: TextIO) -> None:
         room.refuse(case, dtype.itemsize, optimizes=False)
     with samples.reference_mode(dtype):
         work = work_of(case, dtype)
-        found = {
-            "outputs": samples.thinned(work.first(), samples.OUTPUTS),
-            "gradients": samples.thinned(work.gradients(), samples.OF_A_GRADIENT),
-        }
+        found = work.results()
     torch.save(found, order.samples)
     _say(pipe, "ready", {"against": str(dtype).removeprefix("torch.")})
 

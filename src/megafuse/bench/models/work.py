@@ -17,24 +17,24 @@ import torch
 from torch import Tensor, nn
 
 from megafuse.bench.models.case import Case
-from megafuse.bench.models.zoo import loss, tensor_of
+from megafuse.bench.models.samples import OF_A_GRADIENT, OUTPUTS, thinned
+from megafuse.bench.models.zoo import loss_of, tensor_of
 
 SEED = 0
 LEARNING_RATE = 1e-5
-Samples = dict[str, Tensor]
+Results = dict[str, dict[str, Tensor]]  # thinned: "outputs" and "gradients"
 
 
 @dataclass
 class Work:
-    """`model` is what a contender compiles. `step` is what is timed; `first` does the same once and
-    hands its results out; `settle` is whatever of a step comes after them."""
+    """`model` is what a contender compiles, `step` what is timed. `results` is one step that hands
+    out its outputs and gradients: until `learn` is called, they are the same in every step."""
 
     model: nn.Module
-    first: Callable[[], Samples]
-    settle: Callable[[], None]
     step: Callable[[], None]
+    results: Callable[[], Results]
     kept: Callable[[], list[Tensor]]  # tensors that stay from step to step
-    gradients: Callable[[], Samples] = field(default=dict)
+    learn: Callable[[], None] = field(default=lambda: None)
 
 
 def work_of(case: Case, wide: torch.dtype | None = None) -> Work:
@@ -76,14 +76,19 @@ def _forward(case: Case, model: nn.Module, inputs: dict[str, Tensor]) -> Work:
     model.eval()
     arguments = case.of.arguments
 
-    def call() -> Samples:
-        with torch.no_grad():
-            return {"outputs": tensor_of(model(**inputs, **arguments))}
-
     def step() -> None:
-        call()
+        with torch.no_grad():
+            model(**inputs, **arguments)
 
-    return Work(model, call, lambda: None, step, lambda: [*_state(model), *inputs.values()])
+    def results() -> Results:
+        with torch.no_grad():
+            return _outputs(model(**inputs, **arguments))
+
+    return Work(model, step, results, lambda: [*_state(model), *inputs.values()])
+
+
+def _outputs(output: Any) -> Results:
+    return {"outputs": thinned({"output": tensor_of(output)}, OUTPUTS)}
 
 
 # ---- train step
@@ -98,37 +103,44 @@ class Training(nn.Module):
         self.arguments = arguments
 
     def forward(self, target: Tensor, **inputs: Tensor) -> Tensor:
-        return loss(tensor_of(self.model(**inputs, **self.arguments)), target)
+        return loss_of(tensor_of(self.model(**inputs, **self.arguments)), target)
 
 
 def _train(case: Case, model: nn.Module, inputs: dict[str, Tensor]) -> Work:
     target = _target(case, model, inputs)
     training = Training(model, dict(case.of.arguments)).train()
-    # PyTorch's fastest, for every contender.
-    optimizer = torch.optim.AdamW(training.parameters(), lr=LEARNING_RATE, fused=True)
-
-    def backward() -> Samples:
-        result = training(target, **inputs)
-        result.backward()
-        return {"outputs": result.detach()}
+    # PyTorch's fastest, for every contender. It learns nothing until its results were looked at.
+    optimizer = torch.optim.AdamW(training.parameters(), lr=0.0, fused=True)
 
     def update() -> None:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
     def step() -> None:
-        backward()
+        training(target, **inputs).backward()
         update()
 
-    def gradients() -> Samples:
-        named = training.named_parameters()
-        return {name: p.grad for name, p in named if p.grad is not None}
+    def results() -> Results:
+        loss = training(target, **inputs)
+        loss.backward()
+        named = {n: p.grad for n, p in training.named_parameters() if p.grad is not None}
+        found = {
+            "outputs": thinned({"loss": loss}, OUTPUTS),
+            "gradients": thinned(named, OF_A_GRADIENT),
+        }
+        del loss, named
+        update()
+        return found
+
+    def learn() -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE
 
     def kept() -> list[Tensor]:
         moments = (v for state in optimizer.state.values() for v in state.values())
         return [*_state(training), *inputs.values(), target, *_tensors(moments)]
 
-    return Work(training, backward, update, step, kept, gradients)
+    return Work(training, step, results, kept, learn)
 
 
 def _target(case: Case, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
@@ -161,14 +173,19 @@ def _decode(case: Case, model: nn.Module, inputs: dict[str, Tensor]) -> Work:
         model(input_ids=tokens, past_key_values=cache, use_cache=True)
     turns = _turns(cache, context)
 
-    def call() -> Samples:
-        next(turns)
+    def call() -> Any:
         with torch.no_grad():
-            output = model(input_ids=token, past_key_values=cache, use_cache=True)
-        return {"outputs": tensor_of(output)}
+            return model(input_ids=token, past_key_values=cache, use_cache=True)
 
     def step() -> None:
+        next(turns)
         call()
+
+    def results() -> Results:
+        _set_back(cache, context)
+        found = _outputs(call())
+        _set_back(cache, context)
+        return found
 
     def kept() -> list[Tensor]:
         return [
@@ -177,16 +194,21 @@ def _decode(case: Case, model: nn.Module, inputs: dict[str, Tensor]) -> Work:
             *_tensors(v for x in cache.layers for v in (x.keys, x.values)),
         ]
 
-    return Work(model, call, lambda: None, step, kept)
+    return Work(model, step, results, kept)
 
 
 def _turns(cache: Any, context: int) -> Iterator[None]:
-    """Before each step; sets the cache back before the room behind the context is used up."""
+    """Before each step: the cache is set back before the room behind the context is used up."""
     for step in itertools.count(1):
         if step % context == 0:
-            for layer in cache.layers:
-                layer.cumulative_length.fill_(context)
+            _set_back(cache, context)
         yield
+
+
+def _set_back(cache: Any, context: int) -> None:
+    """The next token comes right after the context again."""
+    for layer in cache.layers:
+        layer.cumulative_length.fill_(context)
 
 
 def _tensors(values: Iterator[Any]) -> list[Tensor]:

@@ -75,7 +75,7 @@ def tensor_of(output: Any) -> Tensor:
     return found
 
 
-def loss(output: Tensor, target: Tensor) -> Tensor:
+def loss_of(output: Tensor, target: Tensor) -> Tensor:
     """Cross-entropy in float32 of classes, the mean square error of anything else."""
     if target.is_floating_point():
         return F.mse_loss(output.float(), target.float())
