@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from megafuse.bench.result import Result, Row, read
-from megafuse.bench.table import count, seconds, share, times
+from megafuse.bench.result import STEP, Result, Row, read
+from megafuse.bench.table import count, seconds, share, size_of, times
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -49,7 +49,11 @@ def table(result: Result) -> str:
 
 
 def _title(result: Result) -> str:
-    titles = {"transformer": "Transformer layers and rows, ", "fuse": "Functions, fused, "}
+    titles = {
+        "transformer": "Transformer layers and rows, ",
+        "fuse": "Functions, fused, ",
+        "models": "Whole models, ",
+    }
     where = titles.get(result.suite, "") + result.label
     if result.machine["device"] != "cuda":
         where += f", {result.machine['threads']} threads"
@@ -141,10 +145,58 @@ def _again(result: Result) -> str:
     return ", ".join(f"`{op}`" for op in dict.fromkeys(found)) or "nothing"
 
 
+# ---- whole models: a step, and what it takes of the device
+
+MODEL_RIVALS = ("optimize-graphs", "eager", "compile", "reduce-overhead", "max-autotune")
+
+
+def models(result: Result) -> tuple[dict[str, Cell], str]:
+    def against(name: str) -> Cell:
+        return lambda row: _speedup(row, name, STEP).replace("wrong", "failed")
+
+    rivals = [n for n in MODEL_RIVALS if any(row.entry(n) for row in result.rows)]
+    columns: dict[str, Cell] = {
+        "op": lambda row: f"`{row.op}`",
+        "size": lambda row: row.label,
+        "": lambda row: row.mode,
+        "dtype": lambda row: row.dtype,
+        "optimize": lambda row: _seconds(row, STEP, "optimize") or "failed",
+        **{name: against(name) for name in rivals},
+        "kernels": lambda row: _launches(row, "optimize"),
+        "eager's": lambda row: _launches(row, "eager"),
+        "memory": lambda row: _peak(row, "optimize"),
+        "compile's": lambda row: _peak(row, "compile"),
+        "first": lambda row: _first(row, "optimize"),
+        "compile's first": lambda row: _first(row, "compile"),
+        "error": lambda row: _off(row, "optimize"),
+        "eager's error": lambda row: _off(row, "eager"),
+    }
+    most = max((e.side_by_side for row in result.rows for e in row.entries), default=1)
+    beside = f", with up to {most} processes side by side" if most > 1 else ""
+    how = (
+        f"optimize: median time of a step. {', '.join(rivals)}: how many times that they took; ≈ "
+        "where the spreads overlap. kernels: launches in a step. memory: its peak. first: seconds "
+        f"to the first result, caches empty{beside}. error: the largest of outputs and gradients "
+        "against float64, as a share of the largest value."
+    )
+    return columns, how
+
+
+def _peak(row: Row, name: str) -> str:
+    entry = row.entry(name)
+    return "" if entry is None or entry.peak_bytes is None else size_of(entry.peak_bytes)
+
+
+def _off(row: Row, name: str) -> str:
+    entry = row.entry(name)
+    return f"{max(entry.off.values()):.0e}" if entry is not None and entry.off else ""
+
+
 LAYOUTS: dict[str, Callable[[Result], tuple[dict[str, Cell], str]]] = {
     "seeds": seeds,
     "transformer": transformer,
     "fuse": fuse,
+    "models": models,
 }
 
 
@@ -194,10 +246,12 @@ def _speedup(row: Row, name: str, clock: str) -> str:
 
 
 def _roofs(result: Result) -> str:
+    """And the commit; of whole models that alone."""
     roofs = result.roofs
-    assert roofs is not None
-    gemm = ", ".join(f"{name} {rate / 1e12:.3g} TFLOP/s" for name, rate in roofs.gemm.items())
     commit = f"{result.commit[:12]}{' with changes' if result.changed else ''}"
+    if roofs is None:
+        return f"Commit {commit}; `{result.command}`."
+    gemm = ", ".join(f"{name} {rate / 1e12:.3g} TFLOP/s" for name, rate in roofs.gemm.items())
     return (
         f"Roofs measured there: copy {roofs.copy / 1e9:,.0f} GB/s, read {roofs.read / 1e9:,.0f} "
         f"GB/s, matrix products {gemm}. Commit {commit}; `{result.command}`."
@@ -216,6 +270,8 @@ def _wrong(result: Result) -> list[str]:
         return []
     words = (
         "wrong: the result did not pass the check that comes before the clock, so it has no time."
+        if result.suite != "models"
+        else "failed: an error, a wrong result or none in time."
     )
     return ["", words, "", *notes]
 

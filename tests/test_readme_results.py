@@ -213,3 +213,20 @@ def test_the_docs_table_of_float32_is_up_to_date():
     text = module.rendered()
     assert text == module.DOCS.read_text(encoding="utf-8")
     assert "| `linear_relu` | 8192×4096→4096 |" in text
+
+
+def test_whole_models_show_what_a_step_takes(script):
+    rivals = {"eager": 2.0, "compile": 1.5}
+    row = made.row("gpt2", mode="train step", rivals=rivals, clocks={"step": 1.0})
+    row.entries[0].name = row.subject = "optimize"
+    for entry in row.entries:
+        entry.peak_bytes, entry.first_call, entry.side_by_side = 3 * 10**9, 4.5, 8
+        entry.off = {"outputs": 1e-6, "gradients": 2e-5}
+    made.failing(row, "compile", "no result of the first step within 300 s")
+    result = made.result([row])
+    result.suite, result.roofs = "models", None
+    text = script.table(result)
+    told = cells(text, "gpt2")
+    assert {"failed", "3.00 GB", "4.50 s", "2e-05"} <= set(told)
+    assert "with up to 8 processes side by side" in text
+    assert "compile: no result of the first step within 300 s" in text

@@ -30,6 +30,8 @@ examples:
   megafuse bench mine.py:gated --shape 4096x1024/1024    a function of yours,
       with a shape for each tensor, against megafuse.fuse and torch.compile
   megafuse bench --suite fuse --seconds 600       functions of real models
+  megafuse bench --suite models --model gpt2,bert --mode forward,train --jobs 4
+      whole models: megafuse.optimize, eager, and torch.compile in three modes
   megafuse bench --sweep --seconds 60     random shapes: where is fused behind?
 
 A contender is checked before it is timed: one whose result is wrong shows its
@@ -48,8 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--suite",
-        help="quick (the default without OP), seeds, transformer, all, or fuse (functions of "
-        "models, as megafuse.fuse runs them); with OP: of it, these rows",
+        help="quick (the default without OP), seeds, transformer, all, fuse (functions of "
+        "models, as megafuse.fuse runs them) or models (whole ones, as megafuse.optimize does); "
+        "with OP: of it, these rows",
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
     parser.add_argument("--dtype", help="float32 (default), bfloat16, float16, float64; a,b,…")
@@ -89,6 +92,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=_whole, help="of a sweep on the CPU (default: torch's)")
     parser.add_argument("--json", metavar="FILE", help="write all numbers to FILE")
     parser.add_argument("--html", metavar="FILE", help="write a page with plots to FILE")
+    _add_arguments_of_models(parser)
+
+
+def _add_arguments_of_models(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "the suite models",
+        "Every contender has a process of its own. --mode is forward, train (with the\n"
+        "optimizer), decode; --dtype float32, bfloat16: all of them where not given.\n"
+        "--device, --budget, --seconds and --json as above.",
+    )
+    group.add_argument(
+        "--model", help="bert, gpt2, llama, qwen3, vit, t5, resnet50, convnext, unet, moe; a,b,…"
+    )
+    group.add_argument(
+        "--contender",
+        help="optimize, optimize-graphs, eager, compile, reduce-overhead, max-autotune; a,b,…",
+    )
+    group.add_argument(
+        "--jobs",
+        type=_whole,
+        help="processes that prepare side by side (default 1); they are measured one at a time",
+    )
+    group.add_argument(
+        "--limit", type=_positive, help="seconds to a contender's first result (default 300)"
+    )
+    group.add_argument(
+        "--warm", action="store_true", help="also the first result with filled caches"
+    )
+    group.add_argument(
+        "--no-accuracy", action="store_true", help="leave out the comparison with float64"
+    )
+    group.add_argument("--add", action="store_true", help="add to what the file of --json has")
+    group.add_argument("--tiny", action="store_true", help="two small layers: to try it out")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -103,7 +139,7 @@ def run(parsed: argparse.Namespace) -> int:
     from megafuse.bench.refusal import Refused
     from megafuse.bench.row import Effort
     from megafuse.bench.screen import Screen
-    from megafuse.bench.suites import FUSE
+    from megafuse.bench.suites import FUSE, MODELS
     from megafuse.bench.table import note
     from megafuse.runtime.cache import CacheError
 
@@ -112,6 +148,9 @@ def run(parsed: argparse.Namespace) -> int:
         if parsed.sweep:
             return _sweep(parsed)
         _refuse_a_sweeps_options(parsed)
+        if parsed.suite == MODELS:
+            return _models(parsed)
+        _refuse_options_of_models(parsed)
         device = options.device(parsed.device)
         if fuse_suite.asked(parsed):
             jobs = fuse_suite.rows(parsed, device)
@@ -168,6 +207,20 @@ def _sweep(parsed: argparse.Namespace) -> int:
     from megafuse.bench.sweep import command
 
     return command.run(parsed)
+
+
+def _models(parsed: argparse.Namespace) -> int:
+    from megafuse.bench.models import command
+
+    return command.run(parsed)
+
+
+def _refuse_options_of_models(parsed: argparse.Namespace) -> None:
+    from megafuse.bench.refusal import Refused
+
+    for name in ("model", "contender", "jobs", "limit", "warm", "no_accuracy", "add", "tiny"):
+        if getattr(parsed, name):
+            raise Refused(f"--{name.replace('_', '-')} is an option of --suite models")
 
 
 def _refuse_a_sweeps_options(parsed: argparse.Namespace) -> None:

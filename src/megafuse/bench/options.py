@@ -17,7 +17,7 @@ from megafuse.bench.job import Mode
 from megafuse.bench.refusal import Refused, unknown, unknown_ops
 from megafuse.bench.result import Choice
 from megafuse.bench.spec import Spec, default_against, modes, rank_of, shape_of
-from megafuse.bench.suites import FUSE, SUITES, by_mode
+from megafuse.bench.suites import FUSE, MODELS, SUITES, by_mode
 from megafuse.ops import OPS
 from megafuse.registry import Op
 from megafuse.registry.arguments import Argument
@@ -46,7 +46,7 @@ def specs(parsed: argparse.Namespace, device: str) -> list[Spec]:
     if not name:
         return by_mode(_own_rows(parsed, device))
     if name not in SUITES:
-        raise Refused(unknown("suite", name, (*SUITES, FUSE)))
+        raise Refused(unknown("suite", name, (*SUITES, FUSE, MODELS)))
     if described:
         raise Refused(f"a suite fixes its rows: leave out --{described[0]}, or --suite")
     found = [s for s in SUITES[name](device) if not parsed.ops or s.op in parsed.ops]

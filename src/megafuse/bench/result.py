@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 FORMAT, VERSION = "megafuse-bench", 1
-CLOCKS = ("cold", "warm", "host", "graph")
+CLOCKS = ("cold", "warm", "host", "graph")  # of calls; the suite `models` has one of its own:
+STEP = "step"  # steps in a row, the device waited for at the end
 Choice = bool | str | int | float  # an argument's value; of an optional tensor, whether it is given
 
 
@@ -70,9 +71,19 @@ class Entry:
     flop_per_second: float | None = None
     roof_share: float | None = None  # of the measured roof that binds
     yardstick: bool = False  # a copy, a bare launch: for scale, no rival
-    first_call: float | None = None  # seconds, everything compiled; suite `fuse` only
+    first_call: float | None = None  # seconds, everything compiled; suites `fuse` and `models`
     another_shape: float | None = None  # seconds of the first call with another batch size
     compiled_again: bool | None = None  # whether that call compiled anything
+    # Of the suite `models`:
+    first_call_warm: float | None = None  # in another process, with the compilers' caches filled
+    side_by_side: int = 1  # processes that prepared together when the first call was timed
+    busy: float | None = None  # seconds that the GPU works in a step
+    peak_bytes: int | None = None  # most memory in a step; with CUDA graphs, what is reserved
+    reserved_bytes: int | None = None  # most that torch's allocator held
+    gradients: Accuracy | None = None  # `accuracy` is of the outputs
+    off: dict[str, float] = field(default_factory=dict)  # largest error / largest value, by kind
+    against: str = ""  # what the errors are against, "float64" or "float32"
+    commit: str = ""  # that this entry was measured at
 
     @property
     def cold(self) -> float | None:
@@ -237,9 +248,12 @@ def _row(data: dict[str, Any]) -> Row:
 
 def _entry(data: dict[str, Any]) -> Entry:
     times = {clock: _span(t) for clock, t in data["times"].items()}
-    accuracy = data["accuracy"]
-    measured = Accuracy(**_number(_known(Accuracy, accuracy))) if accuracy else None
-    return Entry(**_known(Entry, data) | {"times": times, "accuracy": measured})
+    errors = {name: _accuracy(data.get(name)) for name in ("accuracy", "gradients")}
+    return Entry(**_known(Entry, data) | {"times": times} | errors)
+
+
+def _accuracy(data: dict[str, Any] | None) -> Accuracy | None:
+    return Accuracy(**_number(_known(Accuracy, data))) if data else None
 
 
 def _span(data: dict[str, Any]) -> Span:

@@ -1,4 +1,5 @@
-"""Named sets of rows: `seeds`, `transformer`, `quick` and `all`; `fuse` is in fuse_suite.py.
+"""Named sets of rows: `seeds`, `transformer`, `quick` and `all`; `fuse` is in fuse_suite.py,
+`models` in models/.
 
 - seeds: every size of shared/FACTS.md, forward and with backward; and what the foundation promises
   for every pointwise op: near a copy's speed at 16 Mi elements and more on CUDA, never slower than
@@ -20,6 +21,7 @@ from megafuse.bench.transformer import transformer
 from megafuse.ops import OPS
 
 FUSE = "fuse"  # its rows are functions, not ops
+MODELS = "models"  # its rows are whole models, each contender in a process: models/
 K, M = 1_000, 1_000_000
 KI, MI = 1 << 10, 1 << 20
 SEEDS = {

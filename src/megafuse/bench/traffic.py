@@ -73,6 +73,20 @@ def _on_cuda(call: Callable[[], Any]) -> Traffic:
     return Traffic(tuple(e.name() for e in work), max(peak, 0), unfinished)
 
 
+def device_work(call: Callable[[], Any]) -> tuple[float, int]:
+    """Seconds that the GPU works for one call, each kernel, copy and fill alone, and how many."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    torch.cuda.synchronize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+        with profile(activities=activities, acc_events=True) as seen:
+            call()
+            torch.cuda.synchronize()
+    work = [e for e in _kineto(seen) if _is_device_work(e)]
+    return sum(e.duration_ns() for e in work) * 1e-9, len(work)
+
+
 def _on_cpu(call: Callable[[], Any]) -> Traffic:
     call()
     host = loader.load()

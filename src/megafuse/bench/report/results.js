@@ -7,6 +7,7 @@ const CLOCKS = {
     warm: ["Warm", "The same inputs were just used, so what fits in the cache is still there."],
     host: ["Host", "How long the CPU is busy with the call, without waiting for the GPU."],
     graph: ["CUDA graph", "Replayed from a CUDA graph: the GPU’s work without the CPU’s part."],
+    step: ["Step", "Steps of a whole model back to back, as in a loop."],
 };
 const clockName = (clock) => (CLOCKS[clock] || [clock])[0];
 const clockWord = (clock) => clockName(clock).replace(/^[A-Z](?=[a-z])/, (c) => c.toLowerCase());

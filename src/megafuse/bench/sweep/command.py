@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import shlex
-import signal
-import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
 from megafuse.bench import options, refusal
 from megafuse.bench.contenders import fused
 from megafuse.bench.refusal import Refused
+from megafuse.bench.stopping import stopping_when_told
 from megafuse.bench.sweep import result, show
 from megafuse.bench.sweep.draw import Drawing
 from megafuse.bench.sweep.hunt import Watcher, hunt
@@ -41,7 +38,7 @@ def run(parsed: argparse.Namespace) -> int:
     watcher = Watcher(screen.at, screen.found, screen.failed)
     begun = time.perf_counter()
     cases = itertools.chain(known(device, ops), Drawing(ops, device, seed))
-    with warnings.catch_warnings(), _stopping_when_told():
+    with warnings.catch_warnings(), stopping_when_told():
         # torch.compile would have float32 be TF32; oneDNN tells of each product that it fails at.
         warnings.simplefilter("ignore")
         found = hunt(cases, device, seconds, watcher)
@@ -55,19 +52,6 @@ def run(parsed: argparse.Namespace) -> int:
     if found.stopped:
         return 130
     return int(bool(found.losers or found.failed))
-
-
-@contextmanager
-def _stopping_when_told() -> Iterator[None]:
-    """A sweep that is terminated (`timeout` does so) ends as with Ctrl-C: its file is written."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    was = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, was)
 
 
 def typed(parsed: argparse.Namespace) -> list[str]:
