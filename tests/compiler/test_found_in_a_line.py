@@ -71,6 +71,10 @@ ONE_LINERS = {
         "v0 = torch.xlogy(a0.unfold(-1, 2, 1).diagonal(), a0.abs() + 0.2)",
         Argument("a0", "float32", ((1, 3), (1, 5)), requires_grad=True),
     ),
+    "a second half of one element": (  # both halves together had another size than the whole
+        "v0 = torch.softmax(a0.chunk(2, 2)[0], -1) * a0.chunk(2, 2)[1].amin(2, keepdim=True)",
+        Argument("a0", "float32", ((65, 1, 3), (4, 1, 5)), requires_grad=True),
+    ),
     "the sign of gelu's tail": (  # the yardstick had rounded it to 0
         "v0 = F.gelu(a0 * 8, approximate='tanh').bool()",
         Argument("a0", "bfloat16", ((3, 33), (33, 3))),
