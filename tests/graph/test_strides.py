@@ -82,3 +82,20 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_strides(function: Callable[[Tensor], Tensor], layout: Callable[[], Tensor]) -> None:
     x = layout()
     assert shown(function, x) == list(function(x).stride())
+
+
+@pytest.mark.parametrize("function", [torch.add, torch.copysign, torch.maximum])
+@pytest.mark.parametrize("turned", [False, True])
+def test_strides_of_dimensions_that_an_operand_lacks(
+    function: Callable[[Tensor, Tensor], Tensor], turned: bool
+) -> None:
+    """Nothing orders the two of size 17: torch's tracer had one of size 1 decide."""
+
+    def outer(x: Tensor) -> Tensor:
+        five = x.unsqueeze(-1).transpose(0, -1)
+        return function(x, five) if turned else function(five, x)
+
+    x = torch.randn(1, 17, 1, 1)
+    wide = [dim for dim, size in enumerate(outer(x).shape) if size > 1]
+    strides, eager = shown(outer, x), outer(x).stride()
+    assert [strides[dim] for dim in wide] == [eager[dim] for dim in wide]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from megafuse.graph.lowering.table import overloads
+from megafuse.graph.lowering.table import RULES, overloads
 
 aten = torch.ops.aten
 Apart = Callable[..., Any]
@@ -21,9 +21,12 @@ Apart = Callable[..., Any]
 def kept(table: dict[Any, Apart]) -> dict[Any, Apart]:
     """The table of decompositions, with eager's strides."""
     made = {**table, **OWN}
-    for name in TURNED.split():
-        for overload in overloads(getattr(aten, name)):
-            made[overload] = _laid_alike(overload, made.get(overload))
+    turned = {each for name in TURNED.split() for each in overloads(getattr(aten, name))}
+    for overload in {*made, *RULES} | turned:
+        if overload in turned:
+            made[overload] = _laid_alike(overload, made.get(overload), _lie_otherwise)
+        elif _takes_several(overload):
+            made[overload] = _laid_alike(overload, made.get(overload), _lack_dimensions)
     for name in NORMS.split():
         for overload in overloads(getattr(aten, name)):
             if overload in made:
@@ -39,17 +42,28 @@ TURNED = """
 """
 
 
-def _laid_alike(overload: Any, apart: Apart | None) -> Apart:
-    """Lays all operands as the result will lie in eager; then their order does not matter. To
-    generated kernels that is no work: they read each operand where it is."""
+def _takes_several(overload: Any) -> bool:
+    """Whether it goes by elements of two tensors or more."""
+    if not isinstance(overload, torch._ops.OpOverload) or torch.Tag.pointwise not in overload.tags:
+        return False
+    tensors = [a for a in overload._schema.arguments if str(a.type) == "Tensor"]
+    return len(tensors) > 1 and not overload._schema.is_mutable
+
+
+def _laid_alike(
+    overload: Any, apart: Apart | None, when: Callable[[list[torch.Tensor]], bool]
+) -> Apart:
+    """Lays all operands as the result will lie in eager: then neither their order matters nor which
+    dimensions they lack."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         # Tensors without dimensions promote dtypes less than others, and have no strides.
         places = [i for i, arg in enumerate(args) if isinstance(arg, torch.Tensor) and arg.dim()]
-        if _lie_alike([args[i] for i in places]):
+        if not when([args[i] for i in places]):
             return NotImplemented if apart is None else apart(*args, **kwargs)
         whole = torch.broadcast_tensors(*(args[i] for i in places))
-        strides = torch._prims_common.compute_elementwise_output_strides(*whole)
+        walked = [_walked(args[i], x) for i, x in zip(places, whole, strict=True)]
+        strides = torch._prims_common.compute_elementwise_output_strides(*walked)
         laid = list(args)
         for i, operand in zip(places, whole, strict=True):
             laid[i] = aten.copy(operand.new_empty_strided(operand.shape, strides), operand)
@@ -58,10 +72,29 @@ def _laid_alike(overload: Any, apart: Apart | None) -> Apart:
     return call
 
 
-def _lie_alike(tensors: list[torch.Tensor]) -> bool:
-    """Whether this is known of all sizes and strides: to compare them would be to note a guard."""
+def _walked(operand: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """The strides that eager's kernels walk along: 0 where the operand lacks the dimension. Of size
+    1, torch's tracer gives it a stride, and dimensions that nobody orders follow that."""
+    lacks = whole.dim() - operand.dim()
+    return whole.new_empty_strided(whole.shape, (0,) * lacks + whole.stride()[lacks:])
+
+
+def _lack_dimensions(tensors: list[torch.Tensor]) -> bool:
+    """Whether an operand lacks a dimension of size 1 that others have."""
+    rank = max((tensor.dim() for tensor in tensors), default=0)
+    sizes = [(tensor.shape, rank - tensor.dim()) for tensor in tensors]
+    lacked = range(max((ahead for _, ahead in sizes), default=0))
+    return any(
+        all(statically_known_true(shape[d - ahead] == 1) for shape, ahead in sizes if d >= ahead)
+        for d in lacked
+    )
+
+
+def _lie_otherwise(tensors: list[torch.Tensor]) -> bool:
+    """Not if it is known of all sizes and strides that they are equal: to compare them would be to
+    note a guard."""
     shown = [(*tensor.shape, *tensor.stride()) for tensor in tensors]
-    return all(
+    return not all(
         len(shown[0]) == len(others)
         and all(statically_known_true(a == b) for a, b in zip(shown[0], others, strict=True))
         for others in shown[1:]
