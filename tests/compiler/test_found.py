@@ -213,62 +213,19 @@ def test_gradients_of_an_empty_view() -> None:
     check(Program.of_source(source, arguments))
 
 
-ONE_LINERS = {
-    "gradients that are all zero, of one number": (  # SIGSEGV: the result had no history
-        "v0 = a0.sum().trunc()",
-        Argument("a0", "float32", ((300, 3), (3, 3)), requires_grad=True),
-    ),
-    "an expanded view of an argument": (  # nobody wrote it
-        "v0 = a0.unbind(1)[0].unsqueeze(-1).expand(-1, 1, 3)",
-        Argument("a0", "float32", ((3, 3, 1), (3, 3, 1))),
-    ),
-    "an expanded view of a copy that is none": (  # it was stored, element by element
-        "v0 = a0.flip(1).expand(2, *a0.shape)",
-        Argument("a0", "float32", ((31, 1), (16, 1))),
-    ),
-    "a transposed argument with a dimension of size 1": (  # captured for other layouts
-        "v0 = a0.transpose(0, -1)",
-        Argument("a0", "float32", ((3, 3, 1, 3), (3, 3, 1, 3)), requires_grad=True),
-    ),
-    "logsigmoid of a transposed argument": (  # torch's decomposition has other strides
-        "v0 = F.logsigmoid(a0)",
-        Argument("a0", "float32", ((3, 7, 5), (5, 2, 9)), layout="transposed", requires_grad=True),
-    ),
-    "huber_loss of two dtypes": (  # torch's decomposition has another dtype
-        "v0 = F.huber_loss(a0, a0.double() * 2, delta=0.7)",
-        Argument("a0", "float32", ((3, 7), (5, 2))),
-    ),
-    "soft_margin_loss of two dtypes": (  # torch's decomposition has another dtype
-        "v0 = F.soft_margin_loss(a0, a0.double().sign())",
-        Argument("a0", "float32", ((3, 7), (5, 2))),
-    ),
-    "binary_cross_entropy_with_logits of two dtypes": (  # so has torch 2.11's
-        "v0 = F.binary_cross_entropy_with_logits(a0, a0.sigmoid().half())",
-        Argument("a0", "float32", ((3, 7), (5, 2))),
-    ),
-    "vector_norm of one element": (  # torch 2.11's decomposition kept the dimension
-        "v0 = torch.linalg.vector_norm(a0, dim=-1)",
-        Argument("a0", "float32", ((3, 1), (5, 1)), requires_grad=True),
-    ),
-    "the gradient of hardsigmoid in float64": (  # the yardstick had 1/6 in float32
-        "v0 = F.hardsigmoid(a0)",
-        Argument("a0", "float64", ((3, 7), (5, 2)), requires_grad=True),
-    ),
-    "the difference of what is nearly equal": (  # eager could be as far off: x − tanh(x)
-        "v0 = F.tanhshrink(torch.softmax(a0, -1).mean(0, keepdim=True))",
-        Argument("a0", "float32", ((8, 63), (300, 7))),
-    ),
-    "the gradient of amin in 16 bits": (  # NaN: no element was equal to the smallest
-        "v0 = (torch.sqrt(a0.abs() + 0.1) / max(a0.shape[1], 1)).amin(2)",
-        Argument("a0", "bfloat16", ((3, 3, 3, 1), (3, 3, 3, 1)), requires_grad=True),
-    ),
-}
-
-
-@pytest.mark.parametrize("which", ONE_LINERS.values(), ids=list(ONE_LINERS))
-def test_one_line(which: tuple[str, Argument]) -> None:
-    statement, argument = which
-    check(Program.of_source(f"def program(a0):\n{statement}\nreturn v0,", [argument]))
+def test_a_size_that_is_saved_and_equal_to_another() -> None:
+    """Nothing in the backward's arguments said what it is: the function ran unfused."""
+    source = """
+        def program(a0, a1):
+            v0 = a0.diagonal() * a1
+            v1 = v0 * a0.exp()
+            return v0, v1
+    """
+    arguments = [
+        Argument("a0", "float32", ((4, 3), (31, 3)), requires_grad=True),
+        Argument("a1", "float32", ((4, 3), (31, 3))),
+    ]
+    check(Program.of_source(source, arguments))
 
 
 def test_a_check_of_values_is_a_step() -> None:

@@ -79,3 +79,21 @@ def test_running_products_of_a_convolution() -> None:
     """Its backward turns a dimension: a negative stride, but sympy could not tell."""
     arguments = [Argument("a0", "float64", ((5, 5, 5, 9), (4, 5, 4, 5)), requires_grad=True)]
     check(Network.of_source(PRODUCTS, arguments, training=True))
+
+
+NORM = """
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.m0 = nn.BatchNorm2d(4, affine=False)
+        def forward(self, a0):
+            v0 = self.m0(a0)
+            return v0,
+"""
+
+
+@pytest.mark.slow
+def test_a_norm_of_what_lies_transposed() -> None:
+    """Its result lay as its input; PyTorch's is contiguous."""
+    arguments = [Argument("a0", "float32", ((3, 4, 3, 5), (4, 4, 3, 7)), layout="transposed")]
+    check(Network.of_source(NORM, arguments, training=False))

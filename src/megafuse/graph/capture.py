@@ -27,22 +27,13 @@ from torch.utils import _pytree as pytree
 
 from megafuse.graph import draws, origin, torch_versions
 from megafuse.graph.errors import CaptureError, Untraceable, clear_errors
+from megafuse.graph.functional import functional, is_written, unwrapped, wrapped
 from megafuse.graph.guards import guards_of, symbols_of
 from megafuse.graph.ir import Origin
 from megafuse.graph.multiples import in_multiples
 from megafuse.graph.recompute import cut
 from megafuse.graph.saved_sizes import save_sizes
-from megafuse.graph.tracing import (
-    StandIns,
-    Watch,
-    functional,
-    is_number,
-    is_written,
-    no_hooks,
-    symbolic_kernels,
-    unwrapped,
-    wrapped,
-)
+from megafuse.graph.tracing import StandIns, Watch, is_number, no_hooks, symbolic_kernels
 
 __all__ = ["Argument", "CaptureError", "Captured", "Returned", "capture"]
 

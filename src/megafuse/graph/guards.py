@@ -110,10 +110,22 @@ def equalities(guards: Sequence[sympy.Basic]) -> Equal:
             one, other = other, one  # but a symbol is replaced with what it is made of
         if other.has(one):
             one, other = other, one  # s1 − s1//2 with s1//2, Min(s0, s1) with s0
+        one, other = _for_the_division(one, other)
         if not other.has(one) and not one.is_Integer:
             more = {**equal, one: other}
             equal = equal if _circular(more) else more
     return equal
+
+
+def _for_the_division(one: sympy.Expr, other: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
+    """Where s1 − s1//2 is 1, s1//2 is s1 − 1: halves of 1 and s1//2 are s1 together."""
+    terms = one.args if one.is_Add and other.is_Integer else ()
+    divisions = [t for t in terms if isinstance(t, FloorDiv) or isinstance(-t, FloorDiv)]
+    if len(divisions) != 1:
+        return one, other
+    (term,) = divisions
+    rest = other - (one - term)
+    return (term, rest) if isinstance(term, FloorDiv) else (-term, -rest)
 
 
 def checked(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,6 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import traceback
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.overrides import TorchFunctionMode
@@ -25,9 +24,6 @@ from torch.utils import _pytree as pytree
 
 from megafuse.graph import origin, random_calls
 from megafuse.graph.errors import CaptureError
-from megafuse.graph.ir import Origin
-
-_torch: Any = torch  # for what has no annotations
 
 
 class StandIns:
@@ -178,14 +174,6 @@ def _take_along_dim(
 
 
 @contextmanager
-def functional() -> Iterator[None]:
-    """Operations in place on functional tensors become new values."""
-    key = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
-    with torch._C._ExcludeDispatchKeyGuard(key), FunctionalTensorMode():
-        yield
-
-
-@contextmanager
 def symbolic_kernels() -> Iterator[None]:
     """torch's Python kernels where it has some: they take symbolic sizes. Those in C++ read them as
     ints, and then the graph is for these sizes alone. AOTAutograd traces so too."""
@@ -201,33 +189,3 @@ def no_hooks() -> Iterator[None]:
         yield
     finally:
         torch._C._autograd._saved_tensors_hooks_set_tracing(before)
-
-
-def wrapped(nested: Any) -> Any:
-    """Every tensor as a functional one."""
-    wrap: Callable[[torch.Tensor], torch.Tensor] = FunctionalTensor.to_functional
-    return pytree.tree_map_only(torch.Tensor, wrap, nested)
-
-
-def unwrapped(nested: Any) -> Any:
-    """Back again: the newest value of each."""
-    return pytree.tree_map_only(FunctionalTensor, _newest, nested)
-
-
-def _newest(tensor: FunctionalTensor) -> torch.Tensor:
-    _torch._sync(tensor)
-    return torch._from_functional_tensor(tensor.elem)
-
-
-def is_written(tensor: torch.Tensor) -> bool:
-    """Whether a functional tensor was written to. Raises where its shape or storage changed."""
-    if not isinstance(tensor, FunctionalTensor):
-        return False
-    _torch._sync(tensor)
-    if _torch._functionalize_has_metadata_mutation(tensor.elem):
-        raise CaptureError(
-            "An argument's shape or strides are changed in place.",
-            "Take a view of it in a new variable instead.",
-            Origin(),
-        )
-    return bool(_torch._functionalize_has_data_mutation(tensor.elem))

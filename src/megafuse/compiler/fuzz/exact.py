@@ -1,11 +1,14 @@
 """Programs in float64, on the CPU: what results are held against.
 
 CUDA's float64 kernels of hardsigmoid and hardswish have 1/6 in float32; so has the gradient of
-hardsigmoid on the CPU, which has a formula here.
+hardsigmoid on the CPU, which has a formula here. So has gelu: PyTorch's 1 + tanh(u) is 0 in float64
+from u = -19 on, where gelu is -1e-16 and less. Our kernels have that tail, and gelu(x).bool() of it
+is True.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -37,7 +40,16 @@ class Exact(TorchDispatchMode):
         if func is aten.hardsigmoid_backward.default:
             gradient, x = args
             return torch.where((x > -3) & (x < 3), gradient / 6, 0.0)
+        if func is aten.gelu.default:
+            return _gelu(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """Without the difference of what is nearly equal; −∞ · 0 is NaN, as in PyTorch's."""
+    if approximate == "none":
+        return x * torch.erfc(-x * math.sqrt(0.5)) / 2
+    return x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
 def widened(value: Any) -> Any:

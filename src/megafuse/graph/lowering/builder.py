@@ -40,6 +40,8 @@ SUPPORTED = frozenset(
     | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 )
 HALVES = frozenset({torch.float16, torch.bfloat16})
+# What is reduced to a number though there are no elements; of the others PyTorch raises.
+OF_NOTHING: dict[ReduceKind, Scalar] = {"sum": 0, "prod": 1, "any": False, "all": True}
 
 
 class Builder:
@@ -196,6 +198,8 @@ class Builder:
             for dim, size in enumerate(x.shape)
             if keep or dim not in every
         )
+        if kind in OF_NOTHING and any(x.shape[dim] == 0 for dim in every):
+            return self.filled(shape, OF_NOTHING[kind], x.dtype)  # no kernel has empty rows
         dtype = torch.int64 if kind in ("argmax", "argmin") else x.dtype
         made = Reduce(dtype=dtype, shape=shape, kind=kind, source=x, dims=every, keep=keep)
         return self.add(made, kind)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from megafuse.graph import random_calls
-from megafuse.graph.lowering.table import RULES, overloads
+from megafuse.graph.lowering import eager_strides
+from megafuse.graph.lowering.table import RULES
 
 aten = torch.ops.aten
 
@@ -51,11 +51,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         for overload, function in table.items()
         if overload not in RULES and _name(overload) not in whole
     }
-    made = {**kept, **OWN, **random_calls.APART}
-    for name in TURNED.split():
-        for overload in overloads(getattr(aten, name)):
-            made[overload] = _laid_alike(overload, made.get(overload))
-    return made
+    return eager_strides.kept({**kept, **OWN, **random_calls.APART})
 
 
 def _name(overload: Any) -> str:
@@ -84,8 +80,8 @@ def _times(x: Any, value: Any) -> Any:
     return x if isinstance(value, (int, float)) and value == 1 else x * value
 
 
-# Where torch's own have another dtype, shape or other strides than its kernels. Some are mended in
-# newer versions of torch, and megafuse runs with older ones too.
+# Where torch's own have another dtype or shape than its kernels (other strides: eager_strides.py).
+# Some are mended in newer versions of torch, and megafuse runs with older ones too.
 
 
 def _huber_loss(x: Any, y: Any, reduction: int = 1, delta: float = 1.0) -> Any:
@@ -107,13 +103,6 @@ def _binary_cross_entropy_with_logits(
     return own.apply_loss_reduction(loss.to(target.dtype), reduction)
 
 
-def _log_sigmoid_forward(x: Any) -> Any:
-    """Its CPU kernel gives contiguous tensors, whatever x's strides are."""
-    if x.device.type == "cpu":
-        x = x.clone(memory_format=torch.contiguous_format)
-    return torch._decomp.decompositions.log_sigmoid_forward(x)
-
-
 def _linalg_vector_norm(
     x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
@@ -124,43 +113,6 @@ def _linalg_vector_norm(
     return aten.linalg_vector_norm(x, ord, counted, keepdim, dtype=dtype)
 
 
-# Elementwise operations that torch takes apart to know their strides, and whose operands come in
-# another order then: the first decides.
-TURNED = """
-    copysign xlogy special_xlog1py heaviside logaddexp logaddexp2
-    logical_and logical_or logical_xor
-"""
-
-
-def _laid_alike(overload: Any, apart: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Lays all operands as the result will lie in eager; then their order does not matter. To
-    generated kernels that is no work: they read each operand where it is."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        # Tensors without dimensions promote dtypes less than others, and have no strides.
-        places = [i for i, arg in enumerate(args) if isinstance(arg, torch.Tensor) and arg.dim()]
-        if _lie_alike([args[i] for i in places]):
-            return NotImplemented if apart is None else apart(*args, **kwargs)
-        whole = torch.broadcast_tensors(*(args[i] for i in places))
-        strides = torch._prims_common.compute_elementwise_output_strides(*whole)
-        laid = list(args)
-        for i, operand in zip(places, whole, strict=True):
-            laid[i] = aten.copy(operand.new_empty_strided(operand.shape, strides), operand)
-        return overload(*laid, **kwargs)
-
-    return call
-
-
-def _lie_alike(tensors: list[torch.Tensor]) -> bool:
-    """Whether this is known of all sizes and strides: to compare them would be to note a guard."""
-    shown = [(*tensor.shape, *tensor.stride()) for tensor in tensors]
-    return all(
-        len(shown[0]) == len(others)
-        and all(statically_known_true(a == b) for a, b in zip(shown[0], others, strict=True))
-        for others in shown[1:]
-    )
-
-
 OWN: dict[Any, Callable[..., Any]] = {
     aten.addcmul.default: _addcmul,
     aten.addcdiv.default: _addcdiv,
@@ -168,6 +120,5 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.huber_loss.default: _huber_loss,
     aten.soft_margin_loss.default: _soft_margin_loss,
     aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy_with_logits,
-    aten.log_sigmoid_forward.default: _log_sigmoid_forward,
     aten.linalg_vector_norm.default: _linalg_vector_norm,
 }

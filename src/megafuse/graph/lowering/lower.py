@@ -11,7 +11,6 @@ from typing import Any, Literal
 import sympy
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.functions import FloorDiv
 
 from megafuse.graph import guards, origin, torch_versions
 from megafuse.graph.capture import Captured
@@ -29,6 +28,7 @@ from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the tabl
     views,
 )
 from megafuse.graph.lowering.builder import SUPPORTED, Builder
+from megafuse.graph.lowering.sizes import cancelled, decided
 from megafuse.graph.lowering.table import RULES, NotLowered
 from megafuse.graph.multiples import told
 from megafuse.graph.names import Names
@@ -122,7 +122,8 @@ class _Lowering:
     def size(self, size: Any) -> Size:
         if not isinstance(size, Symbolic):
             return int(size)
-        expr = _cancelled(guards.simpler(size.node.expr.xreplace(self.symbols), self.equal))
+        known = decided(size.node).xreplace(self.symbols)
+        expr = cancelled(guards.simpler(known, self.equal))
         return int(expr) if expr.is_Integer else expr
 
     # What comes from outside
@@ -140,7 +141,7 @@ class _Lowering:
                 offset=self.size(like.storage_offset()),
             )
         else:
-            expr = like.node.expr.xreplace(self.symbols) if isinstance(like, Symbolic) else like
+            expr = self.shown(like)
             floats = isinstance(like, (torch.SymFloat, float))
             worked_out = self.is_backward and floats and told(expr) is None
             made = Number(
@@ -154,9 +155,16 @@ class _Lowering:
             return made
         return self.number(made, like)
 
+    def shown(self, like: Any) -> Any:
+        """What a number is: a symbol of the call's, or worked out from such and saved."""
+        if not isinstance(like, Symbolic):
+            return like
+        expr = like.node.expr.xreplace(self.symbols)
+        return self.size(like) if told(expr) is None and isinstance(like, torch.SymInt) else expr
+
     def number(self, made: Number, like: Any) -> Value | sympy.Expr | float:
         """A float is the value itself, an int its expression; either may have become a constant."""
-        expr = like.node.expr.xreplace(self.symbols) if isinstance(like, Symbolic) else like
+        expr = self.shown(like)
         if isinstance(expr, sympy.Expr) and expr.free_symbols:
             if made.dtype == torch.int64:
                 return expr
@@ -268,16 +276,6 @@ class _Lowering:
             return
         if value.origin == replace(origin, name=None):
             self.builder.rename(value, origin)
-
-
-def _cancelled(expr: sympy.Expr) -> sympy.Expr:
-    """n²//n is n, as torch writes what is left of a view's size: nobody divides by a size of 0."""
-    for division in expr.atoms(FloorDiv):
-        top, by = division.args
-        exact = top / by
-        if not by.is_Integer and sympy.fraction(exact)[1] == 1:
-            expr = expr.xreplace({division: exact})
-    return expr
 
 
 def _taken(node: torch.fx.Node) -> list[torch.Tensor]:
