@@ -516,16 +516,18 @@ def test_options_of_the_backend() -> None:
 
 @pytest.mark.slow
 def test_explain_tells() -> None:
-    _, ours = pair()
-    trained((ours, copy.deepcopy(ours)))
+    models = pair()
+    trained(models)
+    ours = models[1]
     told = str(mf.explain(ours))
     assert f"CUDA graphs: 1, replayed in {2 * STEPS - 2} of {2 * STEPS} calls" in told
 
 
 @pytest.mark.slow
 def test_copies_and_saving() -> None:
-    _, ours = pair()
-    trained((ours, copy.deepcopy(ours)))
+    models = pair()
+    trained(models)
+    ours = models[1]
     x = tokens()
     file = io.BytesIO()
     torch.save(ours, file)
