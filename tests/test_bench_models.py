@@ -92,11 +92,11 @@ def test_a_decode_step_continues_the_sequence(model: str) -> None:
     case = Case(model, "float32", "decode", "cpu", tiny=True)
     context = case.size.context
     tokens = _tokens(case)
+    work = work_of(case, torch.float64)
+    plain = work_of(Case(model, "float32", "forward", "cpu", tiny=True), torch.float64)
     with samples.reference_mode(torch.float64), torch.no_grad():
-        work = work_of(case, torch.float64)
         work.step()
         first = work.results()["outputs"]["output"]
-        plain = work_of(Case(model, "float32", "forward", "cpu", tiny=True), torch.float64)
         whole = plain.model(input_ids=tokens, use_cache=False).logits
     torch.testing.assert_close(first, whole[0, -1])
     assert tokens.shape[1] == context + 1

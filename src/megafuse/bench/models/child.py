@@ -169,12 +169,14 @@ def _reference(order: Order, pipe: TextIO) -> None:
             raise
         dtype = torch.float32
         room.refuse(case, dtype.itemsize, optimizes=False)
+    work = work_of(case, dtype)
     with samples.reference_mode(dtype):
-        work = work_of(case, dtype)
         found = work.results()
     torch.save(found, order.samples)
     _say(pipe, "ready", {"against": str(dtype).removeprefix("torch.")})
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    ended = main(sys.argv[1])
+    sys.stderr.flush()
+    os._exit(ended)  # the thread that watches stdin would be in the way of an orderly end

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from megafuse.bench.models.case import Case
-from megafuse.bench.models.samples import OF_A_GRADIENT, OUTPUTS, thinned
+from megafuse.bench.models.samples import OF_A_GRADIENT, OUTPUTS, reference_mode, thinned
 from megafuse.bench.models.zoo import loss_of, tensor_of
 
 SEED = 0
@@ -38,7 +38,11 @@ class Work:
 
 
 def work_of(case: Case, wide: torch.dtype | None = None) -> Work:
-    """In the row's dtype; or the same numbers, rounded to that before, in a wider one."""
+    """In the row's dtype; or the same numbers, rounded to that before, in a wider one.
+
+    The model is made as it always is, its tables too (a rotary embedding's are float32). Only what
+    is computed with it is wide: call `results` under `reference_mode`.
+    """
     torch.manual_seed(SEED)
     with torch.device(case.device):
         model = case.of.make(case.tiny)
@@ -50,7 +54,9 @@ def work_of(case: Case, wide: torch.dtype | None = None) -> Work:
     if wide is not None:
         model = model.to(wide)
         inputs = {name: _rounded(value, wide) for name, value in inputs.items()}
-    return {"forward": _forward, "train": _train, "decode": _decode}[case.mode](case, model, inputs)
+    made = {"forward": _forward, "train": _train, "decode": _decode}[case.mode]
+    with reference_mode(wide or dtype):
+        return made(case, model, inputs)
 
 
 def _stir(model: nn.Module) -> None:
@@ -128,8 +134,7 @@ def _train(case: Case, model: nn.Module, inputs: dict[str, Tensor]) -> Work:
             "outputs": thinned({"loss": loss}, OUTPUTS),
             "gradients": thinned(named, OF_A_GRADIENT),
         }
-        del loss, named
-        update()
+        optimizer.zero_grad(set_to_none=True)  # no update: float64's needs no moments
         return found
 
     def learn() -> None:
