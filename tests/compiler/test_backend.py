@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from compiler.counted import launches
 from compiler.placed import here
 from megafuse.compiler.backend import backend
-from megafuse.graph.lowering.lower import _cancelled
+from megafuse.graph.lowering.sizes import cancelled
 from megafuse.runtime import cpp, generated
 
 pytestmark = [
@@ -256,9 +256,9 @@ def test_what_is_left_of_a_size_after_a_division() -> None:
     n = FloorDiv(sympy.Symbol("s", integer=True, positive=True), 4)
     unsimplified = FloorDiv(n**2, n)
     assert unsimplified != n
-    assert _cancelled(unsimplified) == n
-    assert _cancelled(n) == n
-    assert _cancelled(FloorDiv(n**2 + 1, n)) == FloorDiv(n**2 + 1, n)
+    assert cancelled(unsimplified) == n
+    assert cancelled(n) == n
+    assert cancelled(FloorDiv(n**2 + 1, n)) == FloorDiv(n**2 + 1, n)
 
 
 def test_nothing_in_it() -> None:
