@@ -18,6 +18,7 @@ pytestmark = [
 ]
 
 SHAPES = [(2048, 768, 2304), (4096, 3072, 768), (1000, 4096, 1160), (8192, 256, 512)]
+SHAPES += [(1985, 444, 1332), (1999, 1777, 445), (4097, 255, 1025)]  # no whole 16 bytes of halves
 
 
 @pytest.fixture(autouse=True)
@@ -83,9 +84,11 @@ def test_rows_of_any_magnitude() -> None:
     assert fused.max() <= 4 * eager.max() + 2.0**-24
 
 
+@pytest.mark.parametrize("odd", [0, 1], ids=["whole", "odd"])
 @pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan])
-def test_inf_and_nan(special: float) -> None:
-    x, w = torch.randn(2048, 768, device="cuda"), torch.randn(1024, 768, device="cuda")
+def test_inf_and_nan(special: float, odd: int) -> None:
+    x = torch.randn(2048, 768 + odd, device="cuda")
+    w = torch.randn(1024 + odd, 768 + odd, device="cuda")
     x[3, 5], x[2047, 767], w[11, 6] = special, special, special
     w[100, 5] = 0  # Inf times 0
     x[9] = 0

@@ -129,9 +129,8 @@ def _cuda(functors: Functors, variant: Variant) -> str:
         driver = "rows_cuda.h"
         cut = rows.cut(variant.across)
         run = f"mf::RowsCuda<Kernel, {variant.vector}, {cut}, {index}>(words.word).run()"
-        # One block a processor will do: else ptxas spills a register or two to fit another. Rings
-        # are as large as lets so many blocks be resident.
-        resident = rows.blocks_per_processor if rows.ring else 1
+        # Rings are as large as lets so many blocks be resident.
+        resident = rows.blocks_per_processor if rows.ring else rows.resident
         bounds = f"__launch_bounds__({launch.block}, {resident})"
         if rows.cluster > 1:
             bounds += f" __cluster_dims__({rows.cluster}, 1, 1)"
@@ -141,7 +140,7 @@ def _cuda(functors: Functors, variant: Variant) -> str:
         run = f"mf::PointwiseCuda<Kernel, {how}>(words.word).run()"
     else:
         driver = "sum_cuda.h"
-        made = f"mf::SumCuda<Kernel, {variant.vector}, {index}>(words.word)"
+        made = f"mf::SumCuda<Kernel, {variant.vector}, {index}, {launch.block}>(words.word)"
         run = f"{made}.{SUM_CALLS[variant.family]}"
     return (
         f'{functors.definition}#include "{driver}"\n\n'

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from megafuse.codegen.shape import ONE_SHOT, Shape
 from megafuse.codegen.variant import BYTES, Operand
 
-_REGISTERS = 64  # 32-bit words of a row that a thread holds: half of what it has at full blocks
+_REGISTERS = 64  # 32-bit words of a row that a thread holds: half of what it has in 512
 _MOST_THREADS = 1024
+_OF_MOST_THREADS = 44  # and what it holds there, of 64
 _BLOCK = 128  # threads of a block, where several rows share one
 _RESIDENT = 640  # threads of a processor, where blocks stay
 
@@ -50,15 +51,17 @@ def row_launch(
     blocks stay for all rows: each writes one row of partial sums.
     """
     vectors = max(-(-cols // vector), 1)
-    stored = sum(BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk in "cs")
-    words = max((stored + kept_bytes + 4 * sums) * vector / 4, 1)  # of a vector, in registers
+    rows_of = [BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk in "cs"]
+    beside = [BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk not in "cs"]
+    words = max((sum(rows_of) + kept_bytes + 4 * sums) * vector / 4, 1)  # of a vector, in registers
+    words += sum(beside) / 4  # each has its own, though they are the same
     most = max(int(_REGISTERS / words), 1)
     widest = max((BYTES[o.dtype] for o in inputs if o.walk == "c"), default=4)
     wanted = min(max(64 // (widest * vector), 1), most)
     threads = min(_power_of_two(-(-vectors // wanted)), _MOST_THREADS)
     threads = max(threads, min(8, _power_of_two(vectors)))  # neighbours read neighbours
     items = -(-vectors // threads)
-    if items > most:
+    if items * words > (_OF_MOST_THREADS if threads == _MOST_THREADS else _REGISTERS):
         return RowLaunch(wanted, 512, 1, whole=False, blocks_per_processor=2)
     rows = max(_BLOCK // threads, 1)
     if not sums:

@@ -72,7 +72,7 @@ def recombined(expr: sympy.Expr) -> sympy.Expr:
                 x, n = inner.args
                 factor = term / inner
                 partner = sympy.expand(factor * n * FloorDiv(x, n))
-                if partner in terms:
+                if set(sympy.Add.make_args(partner)) <= set(terms):  # several where n is a sum
                     expr = sympy.expand(expr - term - partner + factor * x)
                     break
             else:

@@ -52,6 +52,8 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
 
   static constexpr int kWidth = Cut::threads < 32 ? Cut::threads : 32;  // lanes of a row in a warp
   static constexpr int kWarps = Cut::threads / kWidth;                  // of a row
+  // Vectors under way where a row is read again, and more of them where they are single elements.
+  static constexpr int kAtOnce = kVector > 1 ? 4 : 8;
 
   // What this thread has summed over rows (walk 'r') of the O-th output, column by column.
   template <int O>
@@ -163,7 +165,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
         if (group < mine) fold_vector<S, Terms>(p, group, item, row, piece, found, All());
       }
     } else {
-#pragma unroll 4
+#pragma unroll kAtOnce
       for (Index group = lane; group < mine; group += Cut::threads)
         fold_vector<S, Terms>(p, group, 0, row, piece, found, All());
     }
@@ -269,7 +271,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
         if (group < mine) finish_vector(p, group, item, row, piece, AllOutputs());
       }
     } else {
-#pragma unroll 4
+#pragma unroll kAtOnce
       for (Index group = lane; group < mine; group += Cut::threads)
         finish_vector(p, group, 0, row, piece, AllOutputs());
     }

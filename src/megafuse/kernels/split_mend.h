@@ -13,6 +13,7 @@ struct Mend {
   i64 a_stride, b_stride;  // from row to row
   const float *a_exponent, *b_exponent;
   i64 m, n, k;
+  i64 product_stride;
 
   static constexpr int kThreads = 256;
 
@@ -21,7 +22,7 @@ struct Mend {
     double sum = 0;
     for (i64 i = 0; i < k; ++i)
       sum += double(a[row * a_stride + i]) * double(b[column * b_stride + i]);
-    product[row * n + column] = float(sum);
+    product[row * product_stride + column] = float(sum);
   }
 
   // Each thread looks at one row of A or of B; the block then mends those it found.

@@ -7,7 +7,7 @@
 
 namespace mf {
 
-template <class K, int kVector, class Index>
+template <class K, int kVector, class Index, int kThreads = 256>
 struct SumCuda : PointwiseCuda<K, kVector, 1, Index> {
   using Base = PointwiseCuda<K, kVector, 1, Index>;
   using F = typename K::Compute;
@@ -19,7 +19,6 @@ struct SumCuda : PointwiseCuda<K, kVector, 1, Index> {
   using Base::stride;
   using Base::words;
 
-  static constexpr int kThreads = 256;
   static constexpr int kWide = 32;                // threads side by side over columns
   static constexpr int kTall = kThreads / kWide;  // rows at a time
 

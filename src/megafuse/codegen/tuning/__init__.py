@@ -13,6 +13,8 @@ from megafuse.codegen.tuning import pointwise, rows
 from megafuse.codegen.variant import Functors, Variant
 
 SUMS = Shape(block=256, unroll=1, blocks_per_processor=8)
+# A row of partial sums is short, so a block for 32 of its columns has threads for many rows.
+PARTS = Shape(block=1024, unroll=1, blocks_per_processor=2)
 
 
 def shape(functors: Functors, variant: Variant) -> Shape:
@@ -20,5 +22,5 @@ def shape(functors: Functors, variant: Variant) -> Shape:
     if variant.is_rows:
         return rows.shape(variant).launch
     if variant.family.startswith("sum_"):
-        return SUMS
+        return PARTS if variant.op == "sum_parts" and variant.family == "sum_columns" else SUMS
     return pointwise.shape(functors, variant)

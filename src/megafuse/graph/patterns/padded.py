@@ -1,4 +1,4 @@
-"""A factor that a kernel here computes gets rows of whole 16 bytes, once for all its products.
+"""A factor that a kernel computes, or products share, gets rows of whole 16 bytes once for all.
 
     mm(x, w), x [m, 50257]          → mm(padded(x), padded(w))
     mm(x.T, y)                      → mm(padded(x).T, y)[:50257]
@@ -8,11 +8,12 @@ copy (runtime/host/programs/product.h), for each product anew. The gradient of a
 words has two: 0.97 ms each of a step of 24 for 8192 tokens of GPT-2 in bfloat16 on an H200. The
 kernel that computes it can as well write the zeros beside it.
 
-Factors that come from elsewhere, of which nothing is known before the call, are left to the step.
+Other factors, of which too little is known before the call, are left to the step.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
@@ -49,14 +50,17 @@ class _Sizes(NamedTuple):
 
 def with_padding(graph: Graph, target: Any) -> Graph:
     """`target`: the step that multiplies, product(a, b, bias, …)."""
-    return rewrite(graph, _Padding(target).step)
+    products = [v for v in graph.values if isinstance(v, Extern) and v.target is target]
+    used = Counter(_base(factor).name for product in products for factor in product.args[:2])
+    return rewrite(graph, _Padding(target, used).step)
 
 
 class _Padding:
     """What was made so far: each value once, whatever the products that want it."""
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, used: Counter[str]) -> None:
         self.target = target
+        self.used = used  # how many products have it as a factor, by name
         self.sizes: dict[Extern, _Sizes] = {}  # of the product as it was, by the padded one
         self.known: dict[Hashable, Value] = {}
 
@@ -71,7 +75,7 @@ class _Padding:
         a, b, bias, *rest = mine.args
         (m, k), (_, n) = a.shape, b.shape
         sizes = _Sizes(m, k, n)
-        whole = _whole(a, b, sizes)
+        whole = self.whole(a, b, sizes)
         if whole == sizes:
             return mine
         factors = self.padded(a, whole.m, whole.k), self.padded(b, whole.k, whole.n)
@@ -81,6 +85,23 @@ class _Padding:
         new = Extern(self.target, (*factors, bias, *rest), {}, dtype=mine.dtype, shape=shape)
         self.sizes[new] = sizes
         return new
+
+    def whole(self, a: Value, b: Value, sizes: _Sizes) -> _Sizes:
+        """With the sizes along which a factor lies in memory rounded up, where that is worth it."""
+        m, k, n = sizes
+        if a.dtype not in _DTYPES or any(_is_known(s) and int(s) < _LEAST for s in sizes):
+            return sizes
+        if self.is_worth_it(a):
+            m, k = (_up(m), k) if _is_transposed(a) else (m, _up(k))
+        if self.is_worth_it(b):
+            k, n = (_up(k), n) if _is_transposed(b) else (k, _up(n))
+        return _Sizes(m, k, n)
+
+    def is_worth_it(self, factor: Value) -> bool:
+        """A kernel computes it, or two products share it; a weight has one, and may be large where
+        the rest of its product is small."""
+        base = _base(factor)
+        return not isinstance(base, (Input, Result, Constant)) or self.used[base.name] > 1
 
     def padded(self, factor: Value, rows: Size, columns: Size) -> Value:
         """As it lies: what is a factor by rows here and by columns there is padded once."""
@@ -115,23 +136,11 @@ class _Padding:
         return self.known.setdefault(key, made)
 
 
-def _whole(a: Value, b: Value, sizes: _Sizes) -> _Sizes:
-    """With the sizes along which a factor of ours lies in memory rounded up."""
-    m, k, n = sizes
-    if a.dtype not in _DTYPES or any(_is_known(s) and int(s) < _LEAST for s in sizes):
-        return sizes
-    if _is_ours(a):
-        m, k = (_up(m), k) if _is_transposed(a) else (m, _up(k))
-    if _is_ours(b):
-        k, n = (_up(k), n) if _is_transposed(b) else (k, _up(n))
-    return _Sizes(m, k, n)
-
-
-def _is_ours(factor: Value) -> bool:
-    """Whether a kernel computes it: no weight, and not what another library call returns."""
+def _base(factor: Value) -> Value:
+    """What it is a view of."""
     while isinstance(factor, View):
         factor = factor.source
-    return not isinstance(factor, (Input, Result, Constant))
+    return factor
 
 
 def _is_transposed(factor: Value) -> bool:

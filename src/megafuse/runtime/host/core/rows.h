@@ -1,6 +1,6 @@
 // Plans of row-wise kernels (kernels/rows.h). Dimensions keep their logical order, so that an
 // element's place in the index space, by which random numbers go, is the same in the forward and in
-// the backward; outputs are contiguous.
+// the backward; an op's outputs are contiguous, those of a pass of ours may have rows apart.
 #pragma once
 
 #include "core/sums.h"
@@ -123,13 +123,21 @@ class RowPlan {
     return width;
   }
 
+  bool lies_dense(const Operand& op) const {
+    bool dense = op.word % 16 == 0;
+    int64_t next = cols();
+    for (int d = 1; d < space_.dims; next *= space_.size[d++])
+      dense &= space_.size[d] == 1 || op.stride[d] == next;
+    return dense;
+  }
+
   // Cuts rows whose length or addresses allow less than 16 bytes at once at aligned addresses all
-  // the same, wherever they start (kernels/row_places_cuda.h). Outputs are contiguous, so their
-  // rows say where that is; an input whose rows lie otherwise is read at any address (walk 'u').
+  // the same, wherever they start (kernels/row_places_cuda.h). Outputs that are dense say where
+  // that is; an input whose rows lie otherwise is read at any address (walk 'u').
   bool shift_rows(int width) {
     if (cols() < kLeastShifted) return false;
     for (int i = 0; i < space_.outputs; ++i)
-      if (space_.operand[i].walk == 'c' && space_.operand[i].word % 16) return false;
+      if (space_.operand[i].walk == 'c' && !lies_dense(space_.operand[i])) return false;
     for (int i = space_.outputs; i < space_.operands; ++i) {
       Operand& op = space_.operand[i];
       if (op.walk != 'c') continue;

@@ -17,6 +17,7 @@
 #ifdef MF_CUDA
 #include <ATen/native/transformers/cuda/sdp_utils.h>
 #include <ATen/ops/_efficient_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
