@@ -75,6 +75,10 @@ ONE_LINERS = {
         "v0 = torch.softmax(a0.chunk(2, 2)[0], -1) * a0.chunk(2, 2)[1].amin(2, keepdim=True)",
         Argument("a0", "float32", ((65, 1, 3), (4, 1, 5)), requires_grad=True),
     ),
+    "what is left of a half is one element": (  # its size is n//2 - 1: torch knew that it is 1
+        "v0 = a0.tensor_split(2, -1)[1][..., 1:] * a0",
+        Argument("a0", "float32", ((31, 4), (33, 5)), requires_grad=True),
+    ),
     "the sign of gelu's tail": (  # the yardstick had rounded it to 0
         "v0 = F.gelu(a0 * 8, approximate='tanh').bool()",
         Argument("a0", "bfloat16", ((3, 33), (33, 3))),

@@ -43,13 +43,17 @@ def _sizes(stand_ins: Sequence[Any]) -> Iterator[Any]:
 def guards_of(shapes: ShapeEnv, symbols: Symbols) -> tuple[sympy.Basic, ...]:
     """What the trace relied on, without what the stand-ins show and what other guards imply."""
     least: dict[sympy.Symbol, sympy.Expr] = {}
+    confined: list[sympy.Basic] = []
     for symbol, ours in symbols.items():
         bounds = shapes.var_to_range.get(symbol)
         if bounds is not None and symbol.is_integer and bounds.lower.is_Integer:
             name, times = told(ours) or (ours, 1)
             least[name] = sympy.ceiling(bounds.lower / times)
-    found = [sympy.Ge(symbol, low, evaluate=False) for symbol, low in least.items()]
-    equal: Equal = {}
+            # 2·s0 from 4 to 5: torch broadcasts s0 − 1 since it is 1.
+            if bounds.upper.is_Integer and bounds.upper // times == least[name]:
+                confined.append(sympy.Eq(name, least[name], evaluate=False))
+    found = [sympy.Ge(symbol, low, evaluate=False) for symbol, low in least.items()] + confined
+    equal = equalities(found)
     for guard in shapes.guards:
         expr = shapes.replace(guard.expr).xreplace(symbols)
         if expr not in found and not _implied(simpler(expr, equal), least):

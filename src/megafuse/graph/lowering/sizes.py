@@ -9,8 +9,13 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min
 
 
 def decided(size: Any) -> sympy.Expr:
-    """Min(1, n − 1) is 1 where torch knows that n is 2 at least: it broadcast by that."""
+    """Min(1, n − 1) is 1 where torch knows that n is 2 at least, and n//2 is 2 where n is 4 or 5:
+    it broadcast by that."""
     expr: sympy.Expr = size.expr
+    for division in expr.atoms(FloorDiv):
+        bounds = size.shape_env.bound_sympy(division)
+        if bounds.lower == bounds.upper:
+            expr = expr.xreplace({division: bounds.lower})
     for choice in expr.atoms(Min, Max):
         if len(choice.args) != 2:
             continue
