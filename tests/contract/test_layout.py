@@ -97,6 +97,7 @@ def test_unaligned_in_every_dtype(case: Case, dtype: torch.dtype, offset: int, d
     check_value(case, [a[offset:] if isinstance(a, Tensor) else a for a in args])
 
 
+@pytest.mark.slow  # a dozen kernels each
 @pytest.mark.parametrize("shape", [(127, 257), (129, 257)], ids=["few", "many"])
 @pytest.mark.parametrize("case", pointwise(ONE_EACH), ids=str)
 def test_odd_rows(case: Case, shape: tuple[int, int], device: str) -> None:

@@ -21,6 +21,7 @@ from megafuse.graph.patterns.product import PRODUCT
 from megafuse.graph.plan import Kernel
 
 WORDS = 513
+SLOW = pytest.mark.slow  # kernels are interpreted, and rows must be long
 
 
 def head_gradient(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,10 +70,10 @@ def pads(graph: Graph) -> int:
     ("function", "padded", "kernels"),
     [
         (head_gradient, 2, 2),  # the gradient, and y
-        (transposed_head, 2, 3),  # and the second result cut out
-        (tokens_in_two, 2, 2),
-        (with_bias, 2, 4),  # both factors, the bias, and the result cut out
-        (given_twice, 2, 3),
+        pytest.param(transposed_head, 2, 3, marks=SLOW),  # and the second result cut out
+        pytest.param(tokens_in_two, 2, 2, marks=SLOW),
+        pytest.param(with_bias, 2, 4, marks=SLOW),  # both factors, the bias; the result cut out
+        pytest.param(given_twice, 2, 3, marks=SLOW),
         (given, 0, 0),
     ],
 )

@@ -93,9 +93,13 @@ def legend(result: Result) -> list[str]:
         most = max(e.first_call_warm or 0.0 for e in warm if e.name == name)
         lines += wrapped(f"{name}: first result with filled caches within {most:.1f} s.")
     stopped = ", stopped before the end" if result.stopped else ""
-    return [*lines, f"{len(result.rows)} rows in {result.seconds_taken:.0f} s{stopped}"]
+    return [*lines, f"{_rows(len(result.rows))} in {result.seconds_taken:.0f} s{stopped}"]
 
 
 def announced(cases: list[Case], contenders: list[str], jobs: int) -> list[str]:
     beside = f", {jobs} prepare side by side" if jobs > 1 else ""
-    return wrapped(f"{len(cases)} rows, {len(contenders)} contenders each{beside}")
+    return wrapped(f"{_rows(len(cases))}, {len(contenders)} contenders each{beside}")
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'s' if count != 1 else ''}"
