@@ -32,7 +32,9 @@ class RowShape:
     blocks_per_processor: int
     ring: int = 0  # bytes of shared memory for rows to come
     again: bool = True  # what is there is read again, not held in registers
-    resident: int = 1  # blocks a processor that registers are kept free for
+    # Blocks a processor that registers are kept free for. One will do mostly: for more, ptxas
+    # spills a register or two.
+    resident: int = 1
 
     @property
     def launch(self) -> Shape:

@@ -202,7 +202,7 @@ def _modules(values: Sequence[Value]) -> tuple[str, ...]:
 
 
 def _is_product(step: Call) -> bool:
-    return step.target is product.ops.product.default
+    return step.target is product.PRODUCT
 
 
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "matmul", "linear", "mv", "dot", "addmv")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from megafuse.bench.models.case import Case
 from megafuse.bench.models.samples import OF_A_GRADIENT, OUTPUTS, reference_mode, thinned
-from megafuse.bench.models.zoo import loss_of, tensor_of
+from megafuse.bench.models.zoo import TINY_VOCABULARY, loss_of, tensor_of
 
 SEED = 0
 LEARNING_RATE = 1e-5
@@ -152,7 +152,7 @@ def _target(case: Case, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     about, size = case.of, case.size
     device = case.device
     if about.vocabulary:
-        most = 200 if case.tiny else about.vocabulary
+        most = TINY_VOCABULARY if case.tiny else about.vocabulary
         return torch.randint(most, (size.batch, size.length), device=device)
     if about.classes:
         return torch.randint(about.classes, (size.batch,), device=device)

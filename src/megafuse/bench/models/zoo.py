@@ -87,7 +87,7 @@ def loss_of(output: Tensor, target: Tensor) -> Tensor:
 _TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 _TINY_WIDE = {**_TINY, "vocab_size": 200, "intermediate_size": 128}
 _TINY_GROUPED = {**_TINY_WIDE, "num_key_value_heads": 1, "head_dim": 32}
-_TINY_VOCABULARY = 200
+TINY_VOCABULARY = 200
 _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -103,7 +103,7 @@ def _made(model: str, config: str, settings: Settings, tiny: Settings) -> Callab
 
 def _tokens(vocabulary: int, *names: str) -> Callable[[Size, bool], dict[str, Tensor]]:
     def draw(size: Size, tiny: bool) -> dict[str, Tensor]:
-        most = _TINY_VOCABULARY if tiny else vocabulary
+        most = TINY_VOCABULARY if tiny else vocabulary
         return {name: torch.randint(most, (size.batch, size.length)) for name in names}
 
     return draw

@@ -54,9 +54,9 @@ def _of_plain(variant: Variant) -> _Limits:
     vectors = variant.row_vectors
     narrow = variant.vector == 8  # 16-bit numbers
     # From 10240 to 12288 columns of float32, eight vectors a thread did better than two blocks.
-    few = variant.vector == 4 and not 2048 < vectors <= 3072
+    float32 = variant.vector == 4 and not 2048 < vectors <= 3072
     most = 4096 if variant.clusters else 2048
-    if variant.is_forward and vectors <= most and (variant.draws or few):
+    if variant.is_forward and vectors <= most and (variant.draws or float32):
         return _of_one_turn(variant, narrow)
     widths = [BYTES[o.dtype] for o in variant.operands if o.walk == "c"]
     per_vector = max(16 // min(widths, default=4) // variant.vector, 1)  # vectors in 16 bytes
@@ -75,9 +75,9 @@ def _of_plain(variant: Variant) -> _Limits:
 
 
 def _of_one_turn(variant: Variant, narrow: bool) -> _Limits:
-    """float32, or drawn numbers. Share of a copy, and with twice the vectors a thread: layer_norm
-    of 2048 columns 0.97 (0.72), of 8192 0.96 (0.90), softmax of 2048 0.98 (0.78); with dropout
-    residual_rms_norm of 1024 columns 0.99 (0.88), of 8192 0.96 (0.74), and in bfloat16 0.97
+    """float32, or drawn numbers: fewer vectors a thread. Share of a copy, and with twice as many:
+    layer_norm of 2048 columns 0.97 (0.72), of 8192 0.96 (0.90), softmax of 2048 0.98 (0.78); with
+    dropout residual_rms_norm of 1024 columns 0.99 (0.88), of 8192 0.96 (0.74), and in bfloat16 0.97
     (0.75)."""
     vectors = variant.row_vectors
     if narrow:

@@ -2,7 +2,7 @@
 
 gelu.py         GELU as models write it out → the primitive, which is more accurate and shorter
 product.py      a matrix product, and the activation after it → one step of our GEMM family
-padded.py       its factors that kernels here compute → with rows of whole 16 bytes
+padded.py       its factors that kernels compute or products share → rows of whole 16 bytes
 
 A pattern takes a Graph and returns another that means the same: CONTRIBUTING.md tells of new ones.
 """

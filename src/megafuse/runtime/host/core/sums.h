@@ -158,8 +158,8 @@ inline void add_parts(const at::Tensor& partial, int64_t first, int64_t columns,
     sum.stride[d] = d == 1;
   }
   choose_family(request, space, plan);
-  // A block has 32 vectors of columns: narrower ones where that makes too few blocks. (1024 parts
-  // of 768 columns on an H200, six blocks of 256 threads and 24 of 1024: MEASURED.)
+  // A block has 32 vectors of columns: narrower ones where that makes too few blocks. (768
+  // columns on an H200: 2.3 us, and 11 in six blocks of 256 threads.)
   constexpr int64_t kBlocks = 64;
   if (request.family == Family::kSumColumns)
     while (request.vector > 1 && columns < kBlocks * kSumColumns * request.vector)

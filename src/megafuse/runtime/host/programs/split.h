@@ -39,8 +39,8 @@ struct SplitShape {
 };
 
 // cuBLASLt's fast kernels want sizes in whole 16 bytes. The halves are written anyway, so they get
-// what is missing as zeros, for next to nothing: 1985 x 444 x 1332 took 75 us on an H200 by
-// cuBLAS's float32, 30 by halves.
+// what is missing as zeros, for next to nothing. (The large products of a transformer block of 1985
+// x 444 in float32 on an H200: 81 us so, and 238 when K = 444 was left to cuBLAS's float32.)
 constexpr int64_t whole_halves(int64_t size) { return (size + 7) / 8 * 8; }
 
 struct Halves {
