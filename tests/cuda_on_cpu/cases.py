@@ -260,6 +260,49 @@ add(
     sized((2, 68_003)),
 )
 
+# ---- rows that start anywhere in a vector: edges before and after the vectors, which move from row
+# to row and are a thread's own where rows are summed; inputs that lie otherwise than the outputs
+
+ODD_ROWS = ((19, 67), (37, 1001), (40, 131), (3, 9001))
+add("shifted", "softmax", SOFTMAX, *[sized(shape, dtype=BF16) for shape in ODD_ROWS])
+add("shifted", "layer_norm", NORM, *[sized(s, s[-1:], s[-1:]) for s in ODD_ROWS], gradients=True)
+add(
+    "shifted",
+    "layer_norm_bf16",
+    NORM,
+    *[sized(s, s[-1:], s[-1:], dtype=BF16) for s in ((300, 75), (21, 2881), (3, 66_001))],
+    gradients=True,
+)
+add(
+    "shifted",
+    "types",
+    lambda x, keep, row: torch.where(keep, x.softmax(-1), row) + x.float().mean(-1, keepdim=True),
+    lambda: (normal(21, 77, dtype=BF16), integers(21, 77) > 0, normal(77)),
+    lambda: (normal(5, 1027), integers(1027) > 0, normal(5, 1, dtype=HALF)),
+)
+add(
+    "shifted",
+    "lying_otherwise",
+    lambda x, y: (x + y).log_softmax(-1),
+    lambda: (normal(9, 131)[:, 1:], off(normal(9, 130), 3)),
+    lambda: (normal(4, 5, 99)[:, 1:4], normal(99, dtype=BF16)),
+    lambda: (normal(101, 9).t(), normal(9, 202)[:, ::2]),
+)
+add(
+    "shifted",
+    "found",
+    lambda x: (x.argmax(-1), x.logsumexp(-1), x.softmax(-1).sum(0)),
+    lambda: (normal(35, 93).round(),),
+    lambda: (normal(6, 771, dtype=BF16).round(),),
+)
+add(
+    "shifted",
+    "picked",
+    lambda x, i: x.log_softmax(-1).gather(-1, i).neg() * (x.roll(1, -1) > 0).sum(-1, keepdim=True),
+    lambda: (normal(9, 131), integers(9, 1, most=60).abs()),
+    gradients=True,
+)
+
 # ---- offsets that need 64 bits
 
 FAR = 3 << 30
@@ -371,5 +414,6 @@ def with_nan(*shape: int) -> Tensor:
 QUICK = {
     "pointwise": ["whole-4", "unaligned-1", "layouts-0", "bf16-1"],
     "rows": ["softmax-4", "softmax-9", "layer_norm_bf16-2", "many-1"],
+    "shifted": ["layer_norm-0", "lying_otherwise-0"],
     "reductions": ["arguments-3", "of_rows-1"],
 }

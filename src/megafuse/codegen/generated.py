@@ -34,7 +34,7 @@ class Generated:
     operands: tuple[Operand, ...]
     vector: int = 1
     wide_index: bool = False
-    across: bool = False  # pointwise: vectors are cut across rows
+    across: bool = False  # vectors are cut across rows, wherever these start
     row_wise: bool = False
     rounds: bool = False  # after every primitive, as eager does
     draws: bool = False  # random numbers
@@ -182,8 +182,7 @@ def _cuda(kernel: Generated) -> str:
     elif kernel.row_wise:
         launch = kernel.launch
         assert launch is not None, "a row-wise CUDA kernel needs its launch"
-        numbers = f"{launch.items}, {launch.threads}, {launch.rows}, {str(launch.whole).lower()}"
-        driver = f"GraphRowsCuda<Kernel, {kernel.vector}, mf::GraphCut<{numbers}>, {index}>"
+        driver = f"GraphRowsCuda<Kernel, {kernel.vector}, mf::GraphCut<{launch.cut}>, {index}>"
     else:
         across = str(kernel.across).lower()
         driver = f"PointwiseCuda<Kernel, {kernel.vector}, {how.unroll}, {index}, {across}>"

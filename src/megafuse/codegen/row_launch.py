@@ -19,14 +19,22 @@ class RowLaunch:
     """`threads` threads have a row, `items` vectors each, and a block has `rows` rows.
 
     `whole`: they hold all of it, so that memory is read once. Else a row is read again in every
-    step, from the cache where it fits.
+    step, from the cache where it fits. `shifted` rows start anywhere in a vector
+    (kernels/row_share_cuda.h).
     """
 
     items: int
     threads: int
     rows: int
     whole: bool
+    shifted: bool = False
     blocks_per_processor: int = ONE_SHOT
+
+    @property
+    def cut(self) -> str:
+        """The arguments of kernels/graph_pieces_cuda.h's GraphCut."""
+        flags = (str(flag).lower() for flag in (self.whole, self.shifted))
+        return ", ".join((str(self.items), str(self.threads), str(self.rows), *flags))
 
     @property
     def shape(self) -> Shape:
@@ -40,8 +48,9 @@ def row_launch(
     cols: int,
     vector: int,
     sums: int = 0,
+    shifted: bool = False,
 ) -> RowLaunch:
-    """For rows of `cols` elements in vectors of `vector`, which divides it.
+    """For rows of `cols` elements in vectors of `vector`, which divides it or they are shifted.
 
     `held` are the inputs that more than one step needs, and `kept_bytes` what is kept of an element
     between steps. A thread takes 64 bytes of each input where the row is long enough, more where a
@@ -51,24 +60,27 @@ def row_launch(
     blocks stay for all rows: each writes one row of partial sums.
     """
     vectors = max(-(-cols // vector), 1)
-    rows_of = [BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk in "cs"]
-    beside = [BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk not in "cs"]
+    rows_of = [BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk in "csu"]
+    beside = [BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk not in "csu"]
     words = max((sum(rows_of) + kept_bytes + 4 * sums) * vector / 4, 1)  # of a vector, in registers
     words += sum(beside) / 4  # each has its own, though they are the same
     most = max(int(_REGISTERS / words), 1)
-    widest = max((BYTES[o.dtype] for o in inputs if o.walk == "c"), default=4)
+    widest = max((BYTES[o.dtype] for o in inputs if o.walk in "cu"), default=4)
     wanted = min(max(64 // (widest * vector), 1), most)
     threads = min(_power_of_two(-(-vectors // wanted)), _MOST_THREADS)
     threads = max(threads, min(8, _power_of_two(vectors)))  # neighbours read neighbours
+    if shifted:  # a thread for each element at the ends of a row
+        threads = max(threads, _power_of_two(2 * vector - 2))
     items = -(-vectors // threads)
-    if items * words > (_OF_MOST_THREADS if threads == _MOST_THREADS else _REGISTERS):
-        return RowLaunch(wanted, 512, 1, whole=False, blocks_per_processor=2)
+    held_words = items * words + (words / vector if shifted else 0)
+    if held_words > (_OF_MOST_THREADS if threads == _MOST_THREADS else _REGISTERS):
+        return RowLaunch(wanted, 512, 1, False, shifted, blocks_per_processor=2)
     rows = max(_BLOCK // threads, 1)
     if not sums:
-        return RowLaunch(items, threads, rows, whole=True)
+        return RowLaunch(items, threads, rows, True, shifted)
     # With sums a thread takes 80 to 100 registers.
     stay = max(_RESIDENT // (threads * rows), 1)
-    return RowLaunch(items, threads, rows, whole=True, blocks_per_processor=stay)
+    return RowLaunch(items, threads, rows, True, shifted, blocks_per_processor=stay)
 
 
 def _power_of_two(n: int) -> int:

@@ -6,6 +6,7 @@ for looking at kernels where there is no GPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from megafuse.graph.plan import Kernel, Operand
 from megafuse.runtime.generated import cuda_launch
 from megafuse.runtime.nvrtc import Used, used
 from megafuse.runtime.sources import KERNELS
+
+_LEAST_SHIFTED = 64  # columns: kLeastShifted of runtime/host/core/rows.h
 
 
 def cuda_kernel(step: Kernel, symbols: Mapping[sympy.Symbol, Any]) -> Generated:
@@ -34,8 +37,13 @@ def cuda_kernel(step: Kernel, symbols: Mapping[sympy.Symbol, Any]) -> Generated:
     walks += known + [_walk(*each) for each in zip(operands[read], strides[read], strict=True)]
     family = _sum_family(step, sizes, strides[len(step.outputs)]) if step.sums else ""
     dtypes = [term.dtype for term in (*body.outputs, *body.row_outputs)] + list(body.inputs)
-    vector = _vector(sizes, strides, walks, [BYTES[dtype] for dtype in dtypes])
-    launch = cuda_launch(body, tuple(walks), -(-sizes[-1] // vector), vector)
+    widths = [BYTES[dtype] for dtype in dtypes]
+    across = False
+    if body.row_wise:
+        vector, across = _row_vector(sizes, strides, walks, widths, len(results))
+    else:
+        vector = _vector(sizes, strides, walks, widths)
+    launch = cuda_launch(body, tuple(walks), -(-sizes[-1] // vector), vector, across)
     return generated(
         body,
         "cuda",
@@ -43,6 +51,7 @@ def cuda_kernel(step: Kernel, symbols: Mapping[sympy.Symbol, Any]) -> Generated:
         tuple(walks[: len(results)]),
         tuple(walks[read]),
         vector=vector,
+        across=across,
         launch=launch,
         sums="Double" if "Double" in dtypes[len(step.outputs) : len(body.outputs)] else "Float",
         sum_family=family,
@@ -103,9 +112,40 @@ def _vector(
     """Elements per access: 16 bytes of the widest operand, halved until every row allows it."""
     plain = [i for i, walk in enumerate(walks) if walk == "c"]
     widest = max((widths[i] for i in plain), default=16)
-    vector = (32 if widths[0] < widest else 16) // widest
+    return _halved((32 if widths[0] < widest else 16) // widest, sizes, [strides[i] for i in plain])
+
+
+def _row_vector(
+    sizes: Sequence[int],
+    strides: Sequence[Sequence[int]],
+    walks: list[str],
+    widths: list[int],
+    outputs: int,
+) -> tuple[int, bool]:
+    """The same of a row-wise kernel, by the narrowest operand, and whether rows are shifted: then
+    inputs that lie otherwise than the outputs walk 'u' (shift_rows of runtime/host/core/rows.h)."""
+    plain = [i for i, walk in enumerate(walks) if walk == "c"]
+    most = 16 // min((widths[i] for i in plain), default=16)
+    vector = _halved(most, sizes, [strides[i] for i in plain])
+    dense = [math.prod(sizes[d + 1 :]) for d in range(len(sizes) - 1)]
+    outer = {
+        i: [(s, d) for s, d, size in zip(strides[i], dense, sizes, strict=False) if size > 1]
+        for i in plain
+    }
+    if vector == most or sizes[-1] < _LEAST_SHIFTED:
+        return vector, False
+    if any(s != d for i in plain if i < outputs for s, d in outer[i]):
+        return vector, False
+    for i in plain:
+        if i >= outputs and any((s - d) % most for s, d in outer[i]):
+            walks[i] = "u"
+    return most, True
+
+
+def _halved(vector: int, sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
+    """Until every row allows it."""
     while vector > 1 and (
-        sizes[-1] % vector or any(s % vector for i in plain for s in strides[i][:-1])
+        sizes[-1] % vector or any(s % vector for each in strides for s in each[:-1])
     ):
         vector //= 2
     return max(vector, 1)

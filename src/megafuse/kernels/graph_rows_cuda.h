@@ -39,21 +39,17 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   using Out = typename Base::template Out<O>;
   template <int I>
   using Given = typename Base::template Given<I>;
+  using Base::cols;
   using Base::functor;
-  using Base::stride;
-  using Base::words;
-
   using Base::groups;
   using Base::kItems;
+  using Base::kWarps;
+  using Base::kWidth;
   using Base::lane;
-  using Base::offset;
   using Base::rows;
+  using Base::stride;
   using Base::which;
-
-  static constexpr int kWidth = Cut::threads < 32 ? Cut::threads : 32;  // lanes of a row in a warp
-  static constexpr int kWarps = Cut::threads / kWidth;                  // of a row
-  // Vectors under way where a row is read again, and more of them where they are single elements.
-  static constexpr int kAtOnce = kVector > 1 ? 4 : 8;
+  using Base::words;
 
   // What this thread has summed over rows (walk 'r') of the O-th output, column by column.
   template <int O>
@@ -61,6 +57,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   template <class T, bool kHeld>
   struct SumsOf {
     T at[kHeld ? kItems : 1][kHeld ? kVector : 1];
+    T edge[1];
   };
   template <class Os>
   struct AllSumsOf;
@@ -91,17 +88,32 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     static __device__ __forceinline__ type none() { return type(R::none()...); }
   };
 
-  template <int S, class Terms, class Found, int... T>
-  __device__ __forceinline__ void fold_vector(const Place& p, Index group, int item, const Row& row,
-                                              Piece& piece, Found& found, Indices<T...> all) {
-    const auto values = this->values_of(p, group, piece.fetched[Cut::whole ? item : 0]);
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      const Kept kept = this->template kept_of<S>(piece, item, v, row, values);
-      const Terms terms = terms_at<S>(row, kept, values, v, AllValues());
-      (fold_one(get<T>(found), get<T>(terms), i64(group) * kVector + v), ...);
-    }
+  template <class P>
+  __device__ __forceinline__ auto values_of(const Place& p, Index column, const P& part) const {
+    return Base::values_of(p, column, part, AllInputs(), Runs(), AllValues());
   }
+  template <int S, class Found>
+  struct Fold {
+    const GraphRowsCuda& all;
+    const Place& p;
+    const Row& row;
+    Found& found;
+    using Terms = decltype(terms_of<S>(AllValues()));
+    template <class P>
+    __device__ __forceinline__ void operator()(P& part, Index column, int) const {
+      const auto values = all.values_of(p, column, part);
+#pragma unroll
+      for (int v = 0; v < P::size; ++v) {
+        const Kept kept = all.template kept_of<S>(part, v, row, values);
+        const Terms terms = all.template terms_at<S>(row, kept, values, v, AllValues());
+        add(terms, i64(column) + v, typename MakeIndices<Terms::count>::type());
+      }
+    }
+    template <int... T>
+    __device__ __forceinline__ void add(const Terms& terms, i64 column, Indices<T...>) const {
+      (fold_one(get<T>(found), get<T>(terms), column), ...);
+    }
+  };
   template <int S, class Values, int... I>
   __device__ __forceinline__ auto terms_at(const Row& row, const Kept& kept, const Values& values,
                                            int v, Indices<I...>) const {
@@ -153,22 +165,12 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   }
 
   template <int S>
-  __device__ __forceinline__ void step(const Place& p, Index mine, Row& row, Piece& piece) {
-    if constexpr (S > 0) step<S - 1>(p, mine, row, piece);
+  __device__ __forceinline__ void step(const Place& p, bool has_row, Row& row, Piece& piece) {
+    if constexpr (S > 0) step<S - 1>(p, has_row, row, piece);
     using Terms = decltype(terms_of<S>(AllValues()));
     using All = typename MakeIndices<Terms::count>::type;
     auto found = LanesOf<Terms>::none();
-    if constexpr (Cut::whole) {
-#pragma unroll
-      for (int item = 0; item < kItems; ++item) {
-        const Index group = lane + item * Cut::threads;
-        if (group < mine) fold_vector<S, Terms>(p, group, item, row, piece, found, All());
-      }
-    } else {
-#pragma unroll kAtOnce
-      for (Index group = lane; group < mine; group += Cut::threads)
-        fold_vector<S, Terms>(p, group, 0, row, piece, found, All());
-    }
+    this->for_each_part(piece, has_row, Fold<S, decltype(found)>{*this, p, row, found});
     const Terms* const kinds = nullptr;
     join_all(kinds, found, All());
     functor.fold(Step<S>(), row, totals(kinds, found, All()));
@@ -189,32 +191,43 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
                                              int v, Indices<I...>) const {
     return functor.results(row, kept, get<I>(values).item[v]...);
   }
-  template <int... O>
-  __device__ __forceinline__ void finish_vector(const Place& p, Index group, int item,
-                                                const Row& row, Piece& piece, Indices<O...>) {
-    const auto values = this->values_of(p, group, piece.fetched[Cut::whole ? item : 0]);
-    Results<decltype(results_at(row, Kept{}, values, 0, AllValues())), kVector> made;
+  struct Finish {
+    GraphRowsCuda& all;
+    const Place& p;
+    const Row& row;
+    template <class P>
+    __device__ __forceinline__ void operator()(P& part, Index column, int item) const {
+      const auto values = all.values_of(p, column, part);
+      Results<decltype(all.results_at(row, Kept{}, values, 0, AllValues())), P::size> made;
 #pragma unroll
-    for (int v = 0; v < kVector; ++v)
-      made.item[v] = results_at(row, this->template kept_of<Fn::steps>(piece, item, v, row, values),
-                                values, v, AllValues());
-    (write<O>(p, group, item, made.item), ...);
-  }
-  template <int O, class R>
-  __device__ __forceinline__ void write(const Place& p, Index group, int item,
-                                        const R (&made)[kVector]) {
+      for (int v = 0; v < P::size; ++v)
+        made.item[v] = all.results_at(row, all.template kept_of<Fn::steps>(part, v, row, values),
+                                      values, v, AllValues());
+      write_all(column, item, made.item, AllOutputs());
+    }
+    template <class R, int N, int... O>
+    __device__ __forceinline__ void write_all(Index column, int item, const R (&made)[N],
+                                              Indices<O...>) const {
+      (all.template write<O>(p, column, item, made), ...);
+    }
+  };
+  template <int O, class R, int N>
+  __device__ __forceinline__ void write(const Place& p, Index column, int item,
+                                        const R (&made)[N]) {
     if constexpr (!is_summed<O>) {
-      Base::template store<Out<O>, kVector, 0>(O, offset(p, O, group * kVector), made);
+      Base::template store<Out<O>, N, 0>(O, p.offset[O] + column * stride(O, 0), made);
     } else {
       using T = typename Out<O>::T;
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) {
+      for (int v = 0; v < N; ++v) {
         const T value = T(pick<Out<O>::result>(made[v]));
-        if constexpr (Cut::whole) {
-          get<O>(sums).at[item][v] += value;
-        } else {
-          T& sum = *partial<O>(group * kVector + v);
+        if constexpr (!Cut::whole) {
+          T& sum = *partial<O>(column + v);
           sum = is_first ? value : sum + value;
+        } else if (N == 1 && item == kItems) {
+          get<O>(sums).edge[0] += value;
+        } else {
+          get<O>(sums).at[item][v] += value;
         }
       }
     }
@@ -229,17 +242,17 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   }
   // The threads of a block's first row get what those of its other rows have summed, in their
   // order.
-  template <class T>
-  __device__ __forceinline__ void add_slots(T (&sum)[kVector]) const {
-    __shared__ T all[kVector][Cut::threads * Cut::rows];
+  template <class T, int N>
+  __device__ __forceinline__ void add_slots(T (&sum)[N]) const {
+    __shared__ T all[N][Base::kBlock];
     __syncthreads();  // the numbers before these have been read
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) all[v][threadIdx.x] = sum[v];
+    for (int v = 0; v < N; ++v) all[v][threadIdx.x] = sum[v];
     __syncthreads();
     if (which != 0) return;
     for (int row = 1; row < Cut::rows; ++row)
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) sum[v] += all[v][row * Cut::threads + lane];
+      for (int v = 0; v < N; ++v) sum[v] += all[v][row * Cut::threads + lane];
   }
   template <int... O>
   __device__ __forceinline__ void write_sums(Indices<O...>) {
@@ -250,31 +263,23 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     if constexpr (is_summed<O> && Cut::whole) {
 #pragma unroll
       for (int item = 0; item < kItems; ++item) {
-        if constexpr (Cut::rows > 1) add_slots(get<O>(sums).at[item]);
         const Index group = lane + item * Cut::threads;
-        if (which != 0 || group >= groups) continue;
-#pragma unroll
-        for (int v = 0; v < kVector; ++v)
-          *partial<O>(group * kVector + v) = get<O>(sums).at[item][v];
+        write_part<O>(get<O>(sums).at[item], group < groups, this->column_of(group));
       }
+      if constexpr (Cut::shifted)
+        write_part<O>(get<O>(sums).edge, lane < this->edges, this->edge_column());
     } else if constexpr (is_summed<O>) {
       if (is_first)  // there was no row
-        for (Index column = lane; column < groups * kVector; column += Cut::threads)
+        for (Index column = lane; column < cols; column += Cut::threads)
           *partial<O>(column) = typename Out<O>::T(0);
     }
   }
-  __device__ __forceinline__ void finish(const Place& p, Index mine, const Row& row, Piece& piece) {
-    if constexpr (Cut::whole) {
+  template <int O, class T, int N>
+  __device__ __forceinline__ void write_part(T (&sum)[N], bool is_there, Index column) const {
+    if constexpr (Cut::rows > 1) add_slots(sum);
+    if (which != 0 || !is_there) return;
 #pragma unroll
-      for (int item = 0; item < kItems; ++item) {
-        const Index group = lane + item * Cut::threads;
-        if (group < mine) finish_vector(p, group, item, row, piece, AllOutputs());
-      }
-    } else {
-#pragma unroll kAtOnce
-      for (Index group = lane; group < mine; group += Cut::threads)
-        finish_vector(p, group, 0, row, piece, AllOutputs());
-    }
+    for (int v = 0; v < N; ++v) *partial<O>(column + v) = sum[v];
   }
 
   template <int... I, int... R, int... O>
@@ -297,16 +302,15 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
 
   __device__ __forceinline__ void run() {
     // All threads of a block take the same number of turns: they meet at barriers.
-    for (Index first = Index(blockIdx.x) * Cut::rows; first < rows;
-         first += Index(gridDim.x) * Cut::rows) {
-      const bool has_row = first + which < rows;
-      const Place p = this->start_of(has_row ? first + which : 0);
-      const Index mine = has_row ? groups : 0;
+    for (Index at = this->first_row(); this->block_has_row(at); at += Base::rows_ahead()) {
+      const bool has_row = at < rows;
+      const Place p = this->start_of(has_row ? at : 0);
       Piece piece;
-      this->fetch(p, mine, piece, AllInputs());
+      if constexpr (Cut::whole) this->for_each_part(piece, has_row, typename Base::Fetch{*this, p});
       Row row{};
-      step<Fn::steps - 1>(p, mine, row, piece);
-      if constexpr (any_whole(AllOutputs())) finish(p, mine, row, piece);
+      step<Fn::steps - 1>(p, has_row, row, piece);
+      if constexpr (any_whole(AllOutputs()))
+        this->for_each_part(piece, has_row, Finish{*this, p, row});
       if constexpr (any_once(AllOutputs()))
         if (has_row && lane == 0) finish_row(p, row, AllInputs(), Runs(), AllOutputs());
       is_first = false;

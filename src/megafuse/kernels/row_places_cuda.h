@@ -1,15 +1,9 @@
-// Where rows are on the GPU: how they are cut into vectors, which thread has which, how one is
-// read.
-//
-// Rows whose length is a multiple of the vector are cut from their first element on. All others are
-// shifted: their vectors are those at aligned addresses, and what is left at both ends of a row,
-// its edges, are single elements of its first threads. Rows that are kVector apart start at the
-// same place in a vector; a thread's rows are, so its columns stay the same from row to row. (8192
-// x 50257 softmax in bfloat16, element by element: 14 % of a copy.)
+// A row of a kernel of rows.h on the GPU: where it is, how far it counts, which of its vectors are
+// this thread's. row_share_cuda.h has what generated kernels need as well.
 #pragma once
 
 #include "exchange_cuda.h"
-#include "pointwise_cuda.h"
+#include "row_share_cuda.h"
 #include "rows.h"
 
 namespace mf {
@@ -22,8 +16,7 @@ struct ShiftIndices<First, Indices<I...>> {
   using type = Indices<First + I...>;
 };
 
-// How rows are shared out (codegen/tuning/rows.py decides): `threads` threads of each of `cluster`
-// blocks have a row, `items` vectors each; a block has `rows` of them at a time.
+// How rows are shared out: codegen/tuning/rows.py decides.
 template <int kItems, int kThreads, int kRows, int kCluster, bool kWhole, bool kAhead, int kRing,
           bool kAgain, bool kShifted>
 struct RowCut {
@@ -38,8 +31,8 @@ struct RowCut {
 };
 
 template <class K, int kVector, class Cut, class Index>
-struct RowPlaces : PointwiseCuda<K, kVector, 1, Index> {
-  using Base = PointwiseCuda<K, kVector, 1, Index>;
+struct RowPlaces : RowShare<K, kVector, Cut, Index> {
+  using Base = RowShare<K, kVector, Cut, Index>;
   using Fn = typename K::Functor;
   using F = typename K::Compute;
   using Place = typename Base::Place;
@@ -50,59 +43,24 @@ struct RowPlaces : PointwiseCuda<K, kVector, 1, Index> {
   using Late = typename ShiftIndices<kLateAt, typename MakeIndices<kLate>::type>::type;
   template <int I>
   using In = typename Base::template In<I>;
+  using Base::cols;
+  using Base::column_of;
+  using Base::edge_column;
+  using Base::edges;
+  using Base::groups;
+  using Base::kItems;
+  using Base::kShare;
+  using Base::kWidth;
+  using Base::lane;
+  using Base::rows;
   using Base::stride;
   using Base::words;
 
-  static constexpr int kItems = Cut::items;
-  static constexpr int kShare = Cut::threads * Cut::cluster;            // threads of a row
-  static constexpr int kWidth = Cut::threads < 32 ? Cut::threads : 32;  // those in one warp
-  static constexpr int kWarps = kShare / kWidth;
-  static constexpr int kBlock = Cut::threads * Cut::rows;    // threads of a block
-  static constexpr int kApart = Cut::shifted ? kVector : 1;  // rows of a block
-  static_assert(!Cut::shifted || kShare >= 2 * kVector - 2, "a thread for each edge");
-
-  Index cols;
-  Index rows;
-  Index groups;   // vectors in a row
-  int lane;       // this thread among those of its row
-  int which;      // its row among those of the block
-  int head = 0;   // elements before a row's first vector
-  int edges = 0;  // and those after its last, too
-
-  __device__ __forceinline__ explicit RowPlaces(const u64* w)
-      : Base(w), lane(threadIdx.x % Cut::threads), which(threadIdx.x / Cut::threads) {
-    if constexpr (Cut::shifted) {
-      cols = Index(words[K::size]);
-      rows = Index(words[K::numel]) / cols;
-      head = int((kVector - u32(first_row()) * u32(cols) % kVector) % kVector);
-      groups = (cols - head) / kVector;
-      edges = int(cols - groups * kVector);
-    } else {
-      groups = Index(words[K::size]);
-      cols = groups * kVector;
-      rows = Index(words[K::numel]) / cols;
-    }
+  __device__ __forceinline__ explicit RowPlaces(const u64* w) : Base(w) {
     if constexpr (Cut::cluster > 1) lane += rank_in_cluster() * Cut::threads;
   }
 
   // ---- rows
-
-  // This thread's first row, and how far on the next one is. Where rows are shifted there are as
-  // many blocks (or clusters) as a multiple of kVector, and a block's rows are kVector apart.
-  __device__ __forceinline__ Index first_row() const {
-    const Index block = blockIdx.x / Cut::cluster;
-    if constexpr (Cut::shifted)
-      return block / kVector * (Cut::rows * kVector) + which * kVector + block % kVector;
-    else
-      return block * Cut::rows + which;
-  }
-  __device__ __forceinline__ static Index rows_ahead() {
-    return Index(gridDim.x / Cut::cluster) * Cut::rows;
-  }
-  // Whether any thread of the block has a row in the turn in which this one's would be `at`.
-  __device__ __forceinline__ bool block_has_row(Index at) const {
-    return at - which * kApart < rows;
-  }
 
   // One row, or (groups == 0) none: such threads only take part in shuffles and barriers.
   struct Position {
@@ -119,36 +77,20 @@ struct RowPlaces : PointwiseCuda<K, kVector, 1, Index> {
     p.row = row;
     p.groups = row < rows ? groups : 0;
     p.length = row < rows ? cols : 0;
-    Index rest = row < rows ? row : 0;
-#pragma unroll
-    for (int dim = 1; dim < K::dims; ++dim) {
-      Index at = rest;
-      if (dim < K::dims - 1) {
-        const Index size = Index(words[K::size + dim]);
-        if constexpr (sizeof(Index) == 4)
-          rest = Index(divide(u32(rest), words[K::divider + dim]));
-        else
-          rest = rest / size;
-        at -= rest * size;
-      }
-      if (Fn::causal && dim == 1 && at + 1 < p.length) p.length = at + 1;
-#pragma unroll
-      for (int op = 0; op < K::operands; ++op) p.start.offset[op] += at * stride(op, dim);
+    Index there = row < rows ? row : 0;
+    p.start = this->start_of(there);
+    if constexpr (Fn::causal) {
+      const Index at = this->coordinate(1, there);
+      if (at + 1 < p.length) p.length = at + 1;
     }
     return p;
   }
 
   // ---- vectors
 
-  // The vector that is this thread's item-th of those from `base` on, and the column it starts at.
+  // The vector that is this thread's item-th of those from `base` on.
   __device__ __forceinline__ Index group_of(Index base, int item) const {
     return base + item * kShare + lane;
-  }
-  __device__ __forceinline__ Index column_of(Index group) const {
-    if constexpr (Cut::shifted)
-      return head + group * kVector;
-    else
-      return group * kVector;
   }
   // Whether a vector is to be read: it is the row's, and not all right of the diagonal.
   __device__ __forceinline__ bool is_wanted(const Position& p, Index group) const {
@@ -177,33 +119,18 @@ struct RowPlaces : PointwiseCuda<K, kVector, 1, Index> {
 
   template <int I>
   __device__ __forceinline__ auto read(const Position& p, Index group) const {
-    constexpr int op = K::outputs + I;
-    using T = typename In<I>::T;
-    const Index offset = p.start.offset[op] + column_of(group) * stride(op, 0);
-    if constexpr (In<I>::walk == 'u')
-      return read_unaligned<Vector<T, kVector>>(reinterpret_cast<const T*>(words[op]) + offset);
-    else
-      return Base::template load<In<I>, kVector, 0>(op, offset);
+    return Base::template read<I, kVector>(p.start, column_of(group));
   }
 
   // ---- edges
 
-  // Whether this thread has one, and its column.
+  // Whether this thread has one.
   __device__ __forceinline__ bool has_edge(const Position& p) const {
     return Cut::shifted && lane < edges && p.groups > 0;
   }
-  __device__ __forceinline__ Index edge_column() const {
-    return lane < head ? lane : groups * kVector + lane;
-  }
   template <int I>
   __device__ __forceinline__ auto read_edge(const Position& p) const {
-    constexpr int op = K::outputs + I;
-    using T = typename In<I>::T;
-    Vector<T, 1> one{};
-    if constexpr (In<I>::walk != 'v')
-      one.item[0] = read_once(reinterpret_cast<const T*>(words[op]) + p.start.offset[op] +
-                              edge_column() * stride(op, 0));
-    return one;
+    return Base::template read<I, 1>(p.start, edge_column());
   }
 };
 

@@ -30,7 +30,11 @@ def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
     walks = tuple(walk for _, walk, _ in asked.operands)
     inputs = walks[asked.outputs :]
     device = "cpu" if index < 0 else "cuda"
-    launch = cuda_launch(body, walks, asked.row_vectors, asked.vector) if index >= 0 else None
+    launch = (
+        cuda_launch(body, walks, asked.row_vectors, asked.vector, asked.across)
+        if index >= 0
+        else None
+    )
     sums = next((dtype for dtype, walk, _ in asked.operands if walk == "r"), "Float")
     made = generated.generated(
         body,
@@ -59,7 +63,7 @@ def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
 
 
 def cuda_launch(
-    body: Body, walks: tuple[str, ...], row_vectors: int, vector: int
+    body: Body, walks: tuple[str, ...], row_vectors: int, vector: int, across: bool
 ) -> RowLaunch | None:
     """How a row-wise CUDA kernel is launched whose operands, outputs first, walk so."""
     if not body.row_wise:
@@ -67,5 +71,5 @@ def cuda_launch(
     phases = Phases(body)
     read = walks[len(walks) - len(body.inputs) :]
     inputs = tuple(Operand(dtype, walk) for dtype, walk in zip(body.inputs, read, strict=True))
-    cols = row_vectors * vector
-    return row_launch(inputs, phases.held, phases.kept_bytes, cols, vector, walks.count("r"))
+    cols, sums = row_vectors * vector, walks.count("r")
+    return row_launch(inputs, phases.held, phases.kept_bytes, cols, vector, sums, across)

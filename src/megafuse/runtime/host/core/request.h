@@ -38,7 +38,7 @@ struct Request {
   bool wide_index = false;
   int row_vectors = 0;      // row-wise on CUDA: vectors in a row, or a few more (RowSize)
   bool few = false;         // few rows, or elements: a thread should have little of them
-  bool across = false;      // vectors are cut across rows (space.h, kernels/row_places_cuda.h)
+  bool across = false;      // vectors are cut across rows (space.h, kernels/row_share_cuda.h)
   bool short_rows = false;  // row-wise on the CPU: so short that many are done side by side
   bool long_rows = false;   // generated ones: so long that more elements are folded side by side
   bool generated = false;   // its functor is the compiler's: typed, and rows by graph_rows_*.h

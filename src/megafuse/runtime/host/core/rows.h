@@ -132,7 +132,7 @@ class RowPlan {
   }
 
   // Cuts rows whose length or addresses allow less than 16 bytes at once at aligned addresses all
-  // the same, wherever they start (kernels/row_places_cuda.h). Outputs that are dense say where
+  // the same, wherever they start (kernels/row_share_cuda.h). Outputs that are dense say where
   // that is; an input whose rows lie otherwise is read at any address (walk 'u').
   bool shift_rows(int width) {
     if (cols() < kLeastShifted) return false;
@@ -170,7 +170,7 @@ class RowPlan {
     request_.vector = vector_width();
     int64_t vectors = cols() / request_.vector;
     const int widest = most_vector_width();
-    if (!request_.generated && request_.vector < widest && shift_rows(widest)) {
+    if (request_.vector < widest && shift_rows(widest)) {
       request_.across = true;
       request_.vector = widest;
       vectors = cols() / widest;
@@ -181,18 +181,18 @@ class RowPlan {
     const Compiled kernel = find_kernel(request_, space_);
     int64_t turns = (rows() + kernel.unroll - 1) / kernel.unroll;
     int64_t most = std::max(1u, kernel.max_grid / kernel.cluster);
-    // Blocks in multiples of the vector, whose rows start alike. Not for a single row: beside it
-    // weights count as lying alike, which they do not for blocks without a row.
-    if (const int64_t apart = request_.vector; request_.across && rows() > 1) {
-      turns = (turns + apart - 1) / apart * apart;
-      most = std::max(most / apart, int64_t(1)) * apart;
-    }
     // Where there are rows enough, a generated kernel's blocks have eight at least: their partial
     // sums are then an eighth of what they read, or less.
     constexpr int64_t kLeastRows = 8;
     if (request_.generated && sums_)
       most = std::min(
           most, std::max<int64_t>(rows() / kLeastRows, multiprocessors(request_.device.index())));
+    // Blocks in multiples of the vector, whose rows start alike. Not for a single row: beside it
+    // weights count as lying alike, which they do not for blocks without a row.
+    if (const int64_t apart = request_.vector; request_.across && rows() > 1) {
+      turns = (turns + apart - 1) / apart * apart;
+      most = std::max(most / apart, int64_t(1)) * apart;
+    }
     const int64_t blocks = std::min(turns, most);
     partial_sums(blocks);
     Launch launch{request_.device, kernel};
