@@ -74,6 +74,7 @@ def _recomputable(joint: torch.fx.GraphModule) -> Iterator[None]:
 
     def with_ours() -> Any:
         types = known()
+        types.fusible_ops.add(torch.ops.aten.nll_loss_backward)  # a mask of its row
         if on_gpu:
             types.fusible_ops.update(_ACTIVATION_BACKWARDS)
         for ours in (draws.ops.uniform, draws.ops.normal, draws.ops.dropout):

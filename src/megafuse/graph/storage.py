@@ -147,8 +147,8 @@ class Storage:
 
     def argument(self, value: Value) -> None:
         base, at = base_of(value)
-        if is_free(base):
-            self.strides.setdefault(value, None)
+        if is_free(base):  # one number for all of it, where that is all it is
+            self.strides.setdefault(base if not base.shape else value, None)
             return
         layout: Strides = contiguous(base.shape)
         if isinstance(base, (Input, Result)):

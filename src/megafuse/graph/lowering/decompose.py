@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from megafuse.graph import random_calls
-from megafuse.graph.lowering import eager_strides
+from megafuse.graph.lowering import eager_strides, losses
 from megafuse.graph.lowering.table import RULES
 
 aten = torch.ops.aten
@@ -51,7 +51,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         for overload, function in table.items()
         if overload not in RULES and _name(overload) not in whole
     }
-    return eager_strides.kept({**kept, **OWN, **random_calls.APART})
+    return eager_strides.kept({**kept, **OWN, **losses.APART, **random_calls.APART})
 
 
 def _name(overload: Any) -> str:
