@@ -86,6 +86,28 @@ def test_logarithms_are_not_stored() -> None:
     assert small.count("one kernel") < told.count("one kernel")
 
 
+def of_the_next(logits: Tensor, labels: Tensor) -> Tensor:
+    """As transformers has it: [batch, length, classes], the labels one further on."""
+    logits = logits.float()
+    shifted = F.pad(labels, (0, 1), value=-100)[..., 1:].contiguous()
+    return F.cross_entropy(logits.view(-1, logits.shape[-1]), shifted.view(-1), ignore_index=-100)
+
+
+def test_a_language_models_loss() -> None:
+    """Its rows are those of the logits, though torch calls them batch·length of the labels; and
+    nobody shifts labels once more for each logit."""
+    x = torch.randn(4, 16, CLASSES, dtype=torch.bfloat16, requires_grad=True)
+    labels = torch.randint(0, CLASSES, (4, 16))
+    told = str(fuse(of_the_next).explain(x, labels))
+    assert "backward: 1 step" in told, told
+    taken = told.partition("row by row")[2].partition("reads")[2].partition("writes")[0]
+    assert "nll_loss_forward" in taken and "labels" not in taken, told
+    wide = x.detach().double().requires_grad_()
+    (got,) = torch.autograd.grad(fuse(of_the_next)(x, labels), x)
+    (exact,) = torch.autograd.grad(of_the_next(wide, labels), wide)
+    torch.testing.assert_close(got.double(), exact, rtol=2**-8, atol=1e-9)
+
+
 def test_the_library_is_asked_with_one_number() -> None:
     """About the labels: one number stands for all logits."""
     assert losses._is_one_number(torch.zeros(()).expand(3, 4))

@@ -40,9 +40,10 @@ class Term:
 @dataclass(eq=False)
 class Loaded(Term):
     """What the operand-th input has here. An operand without memory is an affine function of the
-    coordinates (walk 'i'): an index, as Long."""
+    coordinates (walk 'i'): an index, as Long. `steady`: it is the same all along the row."""
 
     operand: int
+    steady: bool = False
 
 
 @dataclass(eq=False)

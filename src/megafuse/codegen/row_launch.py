@@ -61,10 +61,9 @@ def row_launch(
     """
     vectors = max(-(-cols // vector), 1)
     rows_of = [BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk in "csu"]
-    beside = [BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk not in "csu"]
     words = max((sum(rows_of) + kept_bytes + 4 * sums) * vector / 4, 1)  # of a vector, in registers
-    words += sum(beside) / 4  # each has its own, though they are the same
-    most = max(int(_REGISTERS / words), 1)
+    beside = sum(BYTES[o.dtype] for o in inputs if o.walk == "b") / 4  # of the whole row
+    most = max(int((_REGISTERS - beside) / words), 1)
     widest = max((BYTES[o.dtype] for o in inputs if o.walk in "cu"), default=4)
     wanted = min(max(64 // (widest * vector), 1), most)
     threads = min(_power_of_two(-(-vectors // wanted)), _MOST_THREADS)
@@ -72,7 +71,7 @@ def row_launch(
     if shifted:  # a thread for each element at the ends of a row
         threads = max(threads, _power_of_two(2 * vector - 2))
     items = -(-vectors // threads)
-    held_words = items * words + (words / vector if shifted else 0)
+    held_words = items * words + beside + (words / vector if shifted else 0)
     if held_words > (_OF_MOST_THREADS if threads == _MOST_THREADS else _REGISTERS):
         return RowLaunch(wanted, 512, 1, False, shifted, blocks_per_processor=2)
     rows = max(_BLOCK // threads, 1)

@@ -3,7 +3,9 @@ then the results.
 
 A term's level is the number of steps that must be complete before it is known. What depends on
 reductions and numbers alone is the same for the whole row: it is computed once, after its step.
-What two phases need of each element, and costs more than a load, is kept between them.
+What two phases need of each element, and costs more than a load, is kept between them; not what is
+steady: made from operands too that are the same all along the row, so that compilers compute it
+once.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class Phases:
         self.order = terms(body)
         self.level: dict[Term, int] = {}
         self.uniform: dict[Term, bool] = {}
+        self.steady: dict[Term, bool] = {}
         self.users: dict[Term, list[Term]] = defaultdict(list)
         for term in self.order:
             args = arguments(term)
@@ -43,6 +46,11 @@ class Phases:
             self.level[term] = below + 1 if isinstance(term, Reduced) else below
             self.uniform[term] = isinstance(term, (Reduced, Scalar, Written)) or (
                 bool(args) and all(self.uniform[arg] for arg in args)
+            )
+            self.steady[term] = (
+                self.uniform[term]
+                or (isinstance(term, Loaded) and term.steady)
+                or (bool(args) and all(self.steady[arg] for arg in args))
             )
             for arg in args:
                 self.users[arg].append(term)
@@ -122,9 +130,9 @@ class Phases:
         }
 
     def _cost(self, term: Term) -> int:
-        """In multiplications, of computing it from its operands."""
+        """In multiplications for each element, of computing it from its operands."""
         return sum(
             t.prim.cost if isinstance(t, Applied) else 8 if isinstance(t, Fetched) else 0
             for t in self._elementwise([term])
-            if t not in self.runs
+            if t not in self.runs and not self.steady[t]
         )

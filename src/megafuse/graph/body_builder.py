@@ -74,7 +74,8 @@ class BodyBuilder:
     def operand(self, operand: Operand, dtype: str, name: str | None) -> Loaded:
         key = (operand.buffer, operand.strides, operand.offset)
         if key not in self._loads:
-            self._loads[key] = Loaded(len(self.operands), dtype=dtype, name=name)
+            steady = bool(operand.strides) and operand.strides[-1] == 0
+            self._loads[key] = Loaded(len(self.operands), steady, dtype=dtype, name=name)
             self.operands.append(operand)
             self.dtypes.append(dtype)
         return self._loads[key]

@@ -31,7 +31,7 @@ def body_key(body: Body) -> str:
 
 def _what(term: Term) -> str:
     if isinstance(term, Loaded):
-        return f"operand {term.operand}"
+        return f"operand {term.operand}" + " steady" * term.steady
     if isinstance(term, Scalar):
         return f"word {term.slot}"
     if isinstance(term, Written):

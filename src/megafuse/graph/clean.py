@@ -6,7 +6,7 @@ Each takes a Graph and returns another, validated; values are copied, never chan
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -108,15 +108,30 @@ def _replaced(part: Any, made: dict[Value, Value]) -> Any:
 
 def simpler(graph: Graph) -> Graph:
     """Folds constants, joins views, drops casts, factors and expansions that do nothing."""
+    stored = {value.name for value in _stored(graph)}
+
+    def joined(value: Value) -> Value | None:
+        """Whoever needs a load that is stored reads it there. (Labels that are shifted before a
+        loss: two divisions for each of 50,257 logits, else.)"""
+        source = value.source if isinstance(value, View) else None
+        return None if isinstance(source, Gather) and source.name in stored else _joined(value)
 
     def step(value: Value) -> Value:
-        for attempt in (_no_cast, _folded, _no_factor, _without_expansions, _joined, _no_mask):
+        for attempt in (_no_cast, _folded, _no_factor, _without_expansions, joined, _no_mask):
             found = attempt(value)
             if found is not None:
                 return found
         return value
 
     return rewrite(graph, step)
+
+
+def _stored(graph: Graph) -> Iterator[Value]:
+    """What the library takes, and results."""
+    for value in graph.values:
+        if isinstance(value, Extern):
+            yield from value.operands
+    yield from (out for out in graph.outputs if out is not None)
 
 
 def _no_cast(value: Value) -> Value | None:

@@ -97,9 +97,10 @@ Equal = dict[sympy.Expr, sympy.Expr]
 _STEPS = 4  # that replacements are followed
 
 
-def equalities(guards: Sequence[sympy.Basic]) -> Equal:
+def equalities(guards: Sequence[sympy.Basic], keep: Collection[sympy.Basic] = ()) -> Equal:
     """What sizes may be replaced with where the guards hold: s1//4 with s3 if these are equal, and
-    then s1 with 4·s3. Shapes that torch found equal look equal then."""
+    then s1 with 4·s3. Shapes that torch found equal look equal then. Of two products, the one of
+    sizes to `keep` stays: logits of s0·s1 rows are a view of [s0, s1], those of s3·s4 are not."""
     equal: Equal = {}
     known = [guard for guard in guards if isinstance(guard, sympy.Eq)]
     # s2 = 4·s3 before s0·s1·s2 = 4·s0·s1·s3, which then says nothing more.
@@ -114,6 +115,8 @@ def equalities(guards: Sequence[sympy.Basic]) -> Equal:
             one, other = other, one  # but a symbol is replaced with what it is made of
         if other.has(one):
             one, other = other, one  # s1 − s1//2 with s1//2, Min(s0, s1) with s0
+        if one.is_Mul and other.is_Mul and one.free_symbols <= {*keep}:
+            one, other = other, one
         one, other = _for_the_division(one, other)
         if not other.has(one) and not one.is_Integer:
             more = {**equal, one: other}

@@ -56,7 +56,8 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
 
   static constexpr bool kHasKept = keeps_before<Fn>(Fn::steps);
   template <int I>
-  static constexpr bool is_held = Cut::whole && (Fn::held >> I & 1);
+  static constexpr bool is_held =
+      Cut::whole && (Fn::held >> I & 1) && In<I>::walk != 'b' && In<I>::walk != 'i';
 
   // What a thread has of a row: vectors, and an edge (row_share_cuda.h).
   template <int N>
@@ -68,6 +69,10 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
   struct Piece {
     Part<kVector> part[Cut::whole ? kItems : 1];
     Part<1> edge;
+  };
+  // Where a row starts, and what is the same all along it (walk 'b').
+  struct Start : Place {
+    Loaded<typename K::Inputs, 1, AllInputs> beside;
   };
 
   __device__ __forceinline__ explicit GraphPieces(const u64* w) : Base(w) {}
@@ -96,9 +101,23 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
 
   // ---- elements
 
+  __device__ __forceinline__ Start start_of(Index row) const {
+    Start p{Base::start_of(row), {}};
+    fetch_beside(p, AllInputs());
+    return p;
+  }
+  template <int... I>
+  __device__ __forceinline__ void fetch_beside(Start& p, Indices<I...>) const {
+    (fetch_one_beside<I>(p), ...);
+  }
+  template <int I>
+  __device__ __forceinline__ void fetch_one_beside(Start& p) const {
+    if constexpr (In<I>::walk == 'b') slot<I>(p.beside) = this->template read<I, 1>(p, 0);
+  }
+
   struct Fetch {
     const GraphPieces& all;
-    const Place& p;
+    const Start& p;
     template <class P>
     __device__ __forceinline__ void operator()(P& part, Index column, int) const {
       every(part, column, AllInputs());
@@ -115,7 +134,7 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
 
   // The inputs of a part as numbers to compute with, and its loads in runs.
   template <class P, int... I, int... R, int... G>
-  __device__ __forceinline__ auto values_of(const Place& p, Index column, const P& part,
+  __device__ __forceinline__ auto values_of(const Start& p, Index column, const P& part,
                                             Indices<I...> inputs, Indices<R...>,
                                             Indices<G...>) const {
     Tuple<Results<Given<G>, P::size>...> values;
@@ -136,11 +155,14 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
     for (int v = 1; v < N; ++v) all[v] = functor.load(Run<R>(), get<I>(values).item[v]...);
   }
   template <int I, class P>
-  __device__ __forceinline__ void convert_one(const Place& p, Index column, const P& part,
+  __device__ __forceinline__ void convert_one(const Start& p, Index column, const P& part,
                                               Value<In<I>> (&values)[P::size]) const {
     constexpr int operand = K::outputs + I;
     if constexpr (is_held<I>)
       Base::template convert<In<I>, P::size>(operand, slot<I>(part.fetched), values);
+    else if constexpr (In<I>::walk == 'b')
+      Base::template convert<In<I>, P::size>(
+          operand, Vector<typename In<I>::T, P::size>{slot<I>(p.beside).item[0]}, values);
     else
       Base::template convert<In<I>, P::size>(operand, this->template read<I, P::size>(p, column),
                                              values);

@@ -32,7 +32,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   using Runs = typename Base::Runs;
   using AllOutputs = typename Base::AllOutputs;
   using Piece = typename Base::Piece;
-  using Place = typename Base::Place;
+  using Start = typename Base::Start;
   template <int I>
   using In = typename Base::template In<I>;
   template <int O>
@@ -89,13 +89,13 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   };
 
   template <class P>
-  __device__ __forceinline__ auto values_of(const Place& p, Index column, const P& part) const {
+  __device__ __forceinline__ auto values_of(const Start& p, Index column, const P& part) const {
     return Base::values_of(p, column, part, AllInputs(), Runs(), AllValues());
   }
   template <int S, class Found>
   struct Fold {
     const GraphRowsCuda& all;
-    const Place& p;
+    const Start& p;
     const Row& row;
     Found& found;
     using Terms = decltype(terms_of<S>(AllValues()));
@@ -165,7 +165,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   }
 
   template <int S>
-  __device__ __forceinline__ void step(const Place& p, bool has_row, Row& row, Piece& piece) {
+  __device__ __forceinline__ void step(const Start& p, bool has_row, Row& row, Piece& piece) {
     if constexpr (S > 0) step<S - 1>(p, has_row, row, piece);
     using Terms = decltype(terms_of<S>(AllValues()));
     using All = typename MakeIndices<Terms::count>::type;
@@ -193,7 +193,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   }
   struct Finish {
     GraphRowsCuda& all;
-    const Place& p;
+    const Start& p;
     const Row& row;
     template <class P>
     __device__ __forceinline__ void operator()(P& part, Index column, int item) const {
@@ -212,7 +212,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     }
   };
   template <int O, class R, int N>
-  __device__ __forceinline__ void write(const Place& p, Index column, int item,
+  __device__ __forceinline__ void write(const Start& p, Index column, int item,
                                         const R (&made)[N]) {
     if constexpr (!is_summed<O>) {
       Base::template store<Out<O>, N, 0>(O, p.offset[O] + column * stride(O, 0), made);
@@ -283,7 +283,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   }
 
   template <int... I, int... R, int... O>
-  __device__ __forceinline__ void finish_row(const Place& p, const Row& row, Indices<I...>,
+  __device__ __forceinline__ void finish_row(const Start& p, const Row& row, Indices<I...>,
                                              Indices<R...>, Indices<O...>) const {
     Tuple<Results<Given<I>, 1>...> first;
     (Base::template convert<In<I>, 1>(K::outputs + I, this->template read<I, 1>(p, 0),
@@ -294,7 +294,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     (write_once<O>(p, made), ...);
   }
   template <int O, class Made>
-  __device__ __forceinline__ void write_once(const Place& p, const Made& made) const {
+  __device__ __forceinline__ void write_once(const Start& p, const Made& made) const {
     using T = typename Out<O>::T;
     if constexpr (Out<O>::walk == 'w')
       reinterpret_cast<T*>(words[O])[p.offset[O]] = cast<T>(pick<Out<O>::result>(made));
@@ -304,7 +304,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     // All threads of a block take the same number of turns: they meet at barriers.
     for (Index at = this->first_row(); this->block_has_row(at); at += Base::rows_ahead()) {
       const bool has_row = at < rows;
-      const Place p = this->start_of(has_row ? at : 0);
+      const Start p = this->start_of(has_row ? at : 0);
       Piece piece;
       if constexpr (Cut::whole) this->for_each_part(piece, has_row, typename Base::Fetch{*this, p});
       Row row{};

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from megafuse.graph.lowering.sizes import hint
+
 aten = torch.ops.aten
 _WIDE = (torch.float32, torch.float64)
 _LEAST = 2048  # classes: of fewer, the four small steps more take longer than the bytes
@@ -27,10 +29,7 @@ def _are_rows(x: Tensor, dim: int) -> bool:
 
 
 def _is_long(x: Tensor) -> bool:
-    """By the sizes it is traced with: right for all others, too."""
-    size = x.shape[-1]
-    known = size.node.hint if isinstance(size, torch.SymInt) else size
-    return known is not None and known >= _LEAST
+    return hint(x.shape[-1]) >= _LEAST
 
 
 def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:

@@ -28,7 +28,7 @@ from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the tabl
     views,
 )
 from megafuse.graph.lowering.builder import SUPPORTED, Builder
-from megafuse.graph.lowering.sizes import cancelled, decided
+from megafuse.graph.lowering.sizes import cancelled, decided, hint
 from megafuse.graph.lowering.table import RULES, NotLowered
 from megafuse.graph.multiples import told
 from megafuse.graph.names import Names
@@ -58,6 +58,15 @@ def _input_names(captured: Captured, part: str) -> list[str]:
     return [f"{kind}_{which}" for kind, which in captured.backward_takes]
 
 
+def _sizes_of_the_largest(captured: Captured) -> set[sympy.Symbol]:
+    """The symbols in the shape of the argument with the most elements."""
+    tensors = [a.value for a in captured.arguments if a.kind == "tensor"]
+    largest = max(tensors, key=lambda t: hint(t.numel()), default=None)
+    sizes = () if largest is None else largest.shape
+    symbolic = (size.node.expr for size in sizes if isinstance(size, torch.SymInt))
+    return {captured.symbols.get(s, s) for expr in symbolic for s in expr.free_symbols}
+
+
 class _Lowering:
     """One graph on its way to IR. `env` has what each fx node became: values, or expressions."""
 
@@ -72,7 +81,8 @@ class _Lowering:
         self.is_backward = traced is captured.backward
         self.saved = 0 if self.is_backward else captured.saved
         self.symbols = captured.symbols
-        self.equal = guards.equalities(captured.guards + captured.assumed)
+        keep = _sizes_of_the_largest(captured)
+        self.equal = guards.equalities(captured.guards + captured.assumed, keep)
         self.input_names = names
         self.builder = Builder(Names(), self.sizes, trust_indices)
         self.env: dict[torch.fx.Node, Any] = {}
