@@ -302,6 +302,13 @@ add(
     lambda: (normal(9, 131), integers(9, 1, most=60).abs()),
     gradients=True,
 )
+add(
+    "shifted",
+    "cross_entropy",
+    lambda x, t: F.cross_entropy(x.float(), t, ignore_index=7),
+    lambda: (normal(9, 2051, dtype=BF16), integers(9).abs()),
+    gradients=True,
+)
 
 # ---- offsets that need 64 bits
 

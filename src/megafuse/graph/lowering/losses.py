@@ -50,12 +50,10 @@ def _log_softmax_backward(grad: Tensor, y: Tensor, dim: int, input_dtype: torch.
 def _nll_loss_forward(
     x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> Any:
-    """Loss and total weight. The library still looks at the labels, and raises for those that are
-    no class: it is asked for the loss of −1 everywhere, whose rows are their weights."""
+    """Loss and total weight."""
     if x.dim() != 2 or target.dim() != 1 or not _is_long(x) or _is_one_number(x):
         return NotImplemented
-    minus = torch.full((), -1.0, dtype=x.dtype, device=x.device).expand(x.shape)
-    weights, _ = aten.nll_loss_forward(minus, target, weight, 0, ignore_index)
+    weights = _weights(x, target, weight, ignore_index)
     at = target.unsqueeze(-1)
     columns = torch.arange(x.shape[-1], device=x.device, dtype=torch.int64)
     picked = torch.where((columns == at) & (at != ignore_index), x, 0).sum(-1)
@@ -64,6 +62,20 @@ def _nll_loss_forward(
         return losses, x.new_zeros(())
     total = weights.sum()
     return (losses.sum() / total if reduction == 1 else losses.sum()), total
+
+
+def _weights(x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
+    """Of each row, by its label; 0 where that is ignored. The library still looks at the labels,
+    and raises for those that are no class."""
+    one = torch.ones((), dtype=x.dtype, device=x.device)
+    if x.device.type == "cpu":  # of −1 everywhere, the losses are the weights
+        losses, _ = aten.nll_loss_forward((-one).expand(x.shape), target, weight, 0, ignore_index)
+        return losses
+    # There nll_loss would make a copy of it that is not one number.
+    is_kept = target != ignore_index
+    classes = one.expand(x.shape[-1]) if weight is None else weight
+    found = classes.index_select(0, torch.where(is_kept, target, 0))
+    return torch.where(is_kept, found, 0)
 
 
 def _is_one_number(x: Tensor) -> bool:
