@@ -290,6 +290,14 @@ add(
 )
 add(
     "shifted",
+    "with_gaps",  # which make all rows start at a vector
+    lambda x, w: ((x * w).logsumexp(-1), (x * w).amax(0)),
+    lambda: (normal(21, 104)[:, :99], normal(99)),
+    lambda: (normal(4, 5, 1008, dtype=BF16)[..., :1001].flatten(0, 1), normal(1001, dtype=BF16)),
+    lambda: (normal(30, 80)[:, 4:77], normal(73)),
+)
+add(
+    "shifted",
     "found",
     lambda x: (x.argmax(-1), x.logsumexp(-1), x.softmax(-1).sum(0)),
     lambda: (normal(35, 93).round(),),

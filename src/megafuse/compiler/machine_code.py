@@ -123,22 +123,30 @@ def _row_vector(
     outputs: int,
 ) -> tuple[int, bool]:
     """The same of a row-wise kernel, by the narrowest operand, and whether rows are shifted: then
-    inputs that lie otherwise than the outputs walk 'u' (shift_rows of runtime/host/core/rows.h)."""
+    inputs that lie otherwise than most walk 'u' (shift_rows of runtime/host/core/rows.h)."""
     plain = [i for i, walk in enumerate(walks) if walk == "c"]
     most = 16 // min((widths[i] for i in plain), default=16)
     vector = _halved(most, sizes, [strides[i] for i in plain])
-    dense = [math.prod(sizes[d + 1 :]) for d in range(len(sizes) - 1)]
-    outer = {
-        i: [(s, d) for s, d, size in zip(strides[i], dense, sizes, strict=False) if size > 1]
-        for i in plain
-    }
     if vector == most or sizes[-1] < _LEAST_SHIFTED:
         return vector, False
-    if any(s != d for i in plain if i < outputs for s, d in outer[i]):
+    rows = [math.prod(sizes[d + 1 : -1]) for d in range(len(sizes) - 1)]
+
+    def pitched(pitch: int) -> set[int]:
+        """The operands whose rows start so far on in a vector, each than the one before."""
+        return {
+            i
+            for i in plain
+            for steps in [zip(strides[i], rows, sizes, strict=False)]
+            if all(size == 1 or (s - pitch * n) % most == 0 for s, n, size in steps)
+        }
+
+    written = {i for i in plain if i < outputs}
+    found = [which for which in (pitched(sizes[-1]), pitched(0)) if written <= which]
+    if not found:
         return vector, False
+    fitting = max(found, key=len)
     for i in plain:
-        if i >= outputs and any((s - d) % most for s, d in outer[i]):
-            walks[i] = "u"
+        walks[i] = "c" if i in fitting else "u"
     return most, True
 
 

@@ -44,7 +44,10 @@ struct RowShare : PointwiseCuda<K, kVector, 1, Index> {
     if constexpr (Cut::shifted) {
       cols = Index(words[K::size]);
       rows = Index(words[K::numel]) / cols;
-      head = int((kVector - u32(first_row()) * u32(cols) % kVector) % kVector);
+      // How far on in a vector each row starts than the one before: cols, or 0 where rows have gaps
+      // so that they all start at one.
+      const u32 pitch = u32(words[K::divider]);
+      head = int((kVector - u32(first_row()) * pitch % kVector) % kVector);
       groups = (cols - head) / kVector;
       edges = int(cols - groups * kVector);
     } else {

@@ -123,29 +123,39 @@ class RowPlan {
     return width;
   }
 
-  bool lies_dense(const Operand& op) const {
-    bool dense = op.word % 16 == 0;
-    int64_t next = cols();
-    for (int d = 1; d < space_.dims; next *= space_.size[d++])
-      dense &= space_.size[d] == 1 || op.stride[d] == next;
-    return dense;
+  // Whether each row starts `pitch` elements further on in a vector than the one before, the first
+  // at an aligned address.
+  bool is_pitched(const Operand& op, int64_t pitch, int width) const {
+    bool fits = op.word % 16 == 0;
+    for (int d = 1; d < space_.dims; pitch *= space_.size[d++])
+      fits &= space_.size[d] == 1 || (op.stride[d] - pitch) % width == 0;
+    return fits;
+  }
+  // How many operands' vectors lie at aligned addresses then; none if an output's do not.
+  int count_pitched(int64_t pitch, int width) const {
+    int count = 1;
+    for (int i = 0; i < space_.operands; ++i) {
+      const Operand& op = space_.operand[i];
+      if (op.walk != 'c') continue;
+      const bool fits = is_pitched(op, pitch, width);
+      if (!fits && i < space_.outputs) return 0;
+      count += fits;
+    }
+    return count;
   }
 
   // Cuts rows whose length or addresses allow less than 16 bytes at once at aligned addresses all
-  // the same, wherever they start (kernels/row_share_cuda.h). Outputs that are dense say where
-  // that is; an input whose rows lie otherwise is read at any address (walk 'u').
+  // the same, wherever they start (kernels/row_share_cuda.h): as dense rows do, or all alike, as
+  // those of a product whose rows are padded. An input whose rows lie otherwise is read at any
+  // address (walk 'u').
   bool shift_rows(int width) {
     if (cols() < kLeastShifted) return false;
-    for (int i = 0; i < space_.outputs; ++i)
-      if (space_.operand[i].walk == 'c' && !lies_dense(space_.operand[i])) return false;
+    const int dense = count_pitched(cols(), width), alike = count_pitched(0, width);
+    if (dense == 0 && alike == 0) return false;
+    pitch_ = alike > dense ? 0 : cols();
     for (int i = space_.outputs; i < space_.operands; ++i) {
       Operand& op = space_.operand[i];
-      if (op.walk != 'c') continue;
-      bool alike = op.word % 16 == 0;
-      int64_t dense = cols();
-      for (int d = 1; d < space_.dims; dense *= space_.size[d++])
-        alike &= space_.size[d] == 1 || (op.stride[d] - dense) % width == 0;
-      if (!alike) op.walk = 'u';
+      if (op.walk == 'c' && !is_pitched(op, pitch_, width)) op.walk = 'u';
     }
     return true;
   }
@@ -197,6 +207,8 @@ class RowPlan {
     partial_sums(blocks);
     Launch launch{request_.device, kernel};
     pack(launch.words, space_, request_.given.words, random, request_.across ? 1 : request_.vector);
+    if (request_.across)  // the divider of dimension 0, which rows do not need
+      launch.words[size_t(space_.operands + space_.dims)] = uint64_t(pitch_);
     launch.grid_x = unsigned(blocks * kernel.cluster);
     return launch;
   }
@@ -225,6 +237,7 @@ class RowPlan {
   at::IntArrayRef shape_;
   at::ArrayRef<Shape> strides_;  // one per operand that is not a value
   size_t sums_ = 0;
+  int64_t pitch_ = 0;
 };
 
 }  // namespace megafuse
