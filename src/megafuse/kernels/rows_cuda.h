@@ -7,6 +7,7 @@
 // registers (RowCut's ahead), or those of several in shared memory (its ring). Rows longer than
 // what the threads hold (not whole) are read twice.
 //
+//   row_share_cuda.h     threads and rows, vectors and edges
 //   row_places_cuda.h    rows, vectors, columns
 //   row_ring_cuda.h      rows to come
 //   row_pieces_cuda.h    what a warp holds, and its summary
