@@ -117,7 +117,7 @@ def compared(mine: list[Any], theirs: list[Any], layout: str) -> list[str]:
         if one is None or other is None:
             continue
         try:
-            assert one.shape == other.shape and one.dtype == other.dtype
+            assert (one.shape, one.dtype) == (other.shape, other.dtype)
             torch.testing.assert_close(one.full_tensor(), other, rtol=2e-5, atol=2e-5)
         except AssertionError as error:
             found.append(f"{layout}: number {at}, {one.placements}: {error}")
