@@ -93,11 +93,11 @@ def train(
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach())
-    return averaged(losses, part[1])
+    return averaged(losses) if part[1] > 1 else torch.stack(losses).tolist()
 
 
-def averaged(losses: list[Tensor], ranks: int) -> list[float]:
+def averaged(losses: list[Tensor]) -> list[float]:
+    """Over all ranks."""
     total = torch.stack(losses)
-    if ranks > 1:
-        dist.all_reduce(total)
-    return (total / ranks).tolist()
+    dist.all_reduce(total)
+    return (total / dist.get_world_size()).tolist()
