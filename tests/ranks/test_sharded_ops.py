@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import traceback
 from typing import Any
 
 import pytest
@@ -17,16 +18,31 @@ SHAPES = {
     "attention": (3, 4, 5, 8),
     "transformer_block": (4, 5, 12),
 }
-LAYOUTS = 24  # random ones, besides the first
+LAYOUTS = 8  # random ones for each kind of call, and three times as many for the first
 MESHES = {2: (2,), 4: (2, 2)}
 
 
-def arguments(name: str) -> tuple[Any, ...]:
-    """Everything that the op takes, optional tensors too, and no random numbers."""
+def kinds(name: str) -> list[tuple[Any, ...]]:
+    """Kinds of calls: with everything that the op takes, with what it must have; then every choice,
+    every flag and every small number that is counted with."""
+    op = megafuse.OPS[name]
+    found = [arguments(name, everything) for everything in (True, False)]
+    for at, argument in enumerate(op.arguments):
+        values: tuple[Any, ...] = argument.choices
+        if argument.kind == "flag":
+            values = (True, False)
+        elif argument.name == "recompute":
+            values = (1, 2)
+        found += [(*found[1][:at], v, *found[1][at + 1 :]) for v in values if v != found[1][at]]
+    return found
+
+
+def arguments(name: str, everything: bool) -> tuple[Any, ...]:
+    """No random numbers are drawn for."""
     op = megafuse.OPS[name]
     torch.manual_seed(0)
-    draw = Draw(SHAPES.get(name, (5, 3, 7)), requires_grad=True, everything=True, features=9)
-    args = list(op.sample(draw))
+    shape = SHAPES.get(name, (5, 3, 7))
+    args = list(op.sample(Draw(shape, requires_grad=True, everything=everything, features=9)))
     if op.random:
         args[op.position("p")] = 0.0
     for argument, value in zip(op.arguments, args, strict=True):
@@ -51,18 +67,18 @@ def called(name: str, args: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
     return results, list(torch.autograd.grad(results, wanted, weights, allow_unused=True))
 
 
-def layouts(args: tuple[Any, ...], dims: int) -> list[list[Any]]:
+def layouts(args: tuple[Any, ...], dims: int, first: bool) -> list[list[Any]]:
     """Placements of each tensor: all copies, each cut alone along each dimension, then any."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     whole = [[Replicate()] * dims for _ in tensors]
     found = [whole]
-    for at, tensor in enumerate(tensors):
+    for at, tensor in enumerate(tensors if first else ()):
         for dim in range(tensor.dim()):
             found.append([*whole[:at], [Shard(dim), *whole[0][1:]], *whole[at + 1 :]])
     chance = random.Random(1)
-    for _ in range(LAYOUTS):
+    for _ in range(3 * LAYOUTS if first else LAYOUTS):
         made = []
         for tensor in tensors:
             choices = [Replicate(), *(Shard(dim) for dim in range(tensor.dim()))]
@@ -97,16 +113,24 @@ def all_ops(rank: int, count: int) -> dict[str, list[str]]:
     wrong: dict[str, list[str]] = {}
     for name in megafuse.OPS:
         wrong[name] = []
-        args = arguments(name)
-        expected = called(name, args)
-        for layout in layouts(args, mesh.ndim):
-            places = iter(layout)
-            given = tuple(
-                spread(a, mesh, next(places)) if isinstance(a, torch.Tensor) else a for a in args
-            )
-            for mine, theirs in zip(called(name, given), expected, strict=True):
-                wrong[name] += compared(mine, theirs, str(layout))
+        for kind, args in enumerate(kinds(name)):
+            expected = called(name, args)
+            for layout in layouts(args, mesh.ndim, kind == 0):
+                try:
+                    wrong[name] += one_layout(name, args, layout, mesh, expected)
+                except Exception as error:
+                    how = "".join(traceback.format_exception(error))
+                    wrong[name].append(f"{layout} of {kind}: {how}")
     return wrong
+
+
+def one_layout(
+    name: str, args: tuple[Any, ...], layout: list[Any], mesh: Any, expected: Any
+) -> list[str]:
+    places = iter(layout)
+    given = tuple(spread(a, mesh, next(places)) if isinstance(a, torch.Tensor) else a for a in args)
+    pairs = zip(called(name, given), expected, strict=True)
+    return [problem for pair in pairs for problem in compared(*pair, str(layout))]
 
 
 def compared(mine: list[Any], theirs: list[Any], layout: str) -> list[str]:

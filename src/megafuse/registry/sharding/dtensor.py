@@ -28,6 +28,8 @@ from megafuse.registry.sharding import cuts
 from megafuse.registry.sharding.cuts import Cut, Role
 from megafuse.registry.sharding.labels import Labelled, labelled
 
+NOTHING = ""  # the name of what is empty, as nothing was kept in its place
+
 
 def register(op: Op, library: torch.library.Library) -> None:
     """Gives `torch.ops.megafuse.<name>` its rule."""
@@ -142,7 +144,8 @@ class _Call:
                 f"megafuse.{self.op.name}: argument '{name}' is a plain Tensor beside DTensors. "
                 "Make it one too, with torch.distributed.tensor.distribute_tensor."
             )
-        self.tensors.append(cuts.Tensor(name, role, placements, size))
+        kept = len(self.found.dims.get(name, ())) == tensor.dim()
+        self.tensors.append(cuts.Tensor(name if kept else NOTHING, role, placements, size))
         self._held.append(tensor)
 
     def choose(self, draws: bool, values: Mapping[str, Any]) -> None:
@@ -162,7 +165,7 @@ class _Call:
     def whole(self, name: str, role: Role, local: Tensor) -> DTensor:
         """What this rank's part is a part of."""
         labels = self.found.dims.get(name, [])
-        if len(labels) != local.dim():  # nothing was kept, or it is no part of anything
+        if len(labels) != local.dim():
             return self._spread(local, [Replicate()] * self.mesh.ndim, list(local.shape))
         tensor = cuts.Tensor(name, role)
         placements = [cuts.placement(cut, tensor, self.found) for cut in self.cut]
