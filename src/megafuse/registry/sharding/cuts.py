@@ -35,7 +35,9 @@ class Tensor:
 
 
 def cuts_of(op: Op, found: Labelled, values: Mapping[str, Any]) -> Iterator[Cut]:
-    """All that the op allows with these numbers and flags."""
+    """All that the op allows with these numbers and flags: none where it has not said enough."""
+    if not found.complete:
+        return
     flat = {
         label.name for labels in found.dims.values() for label in labels if label and label.flat
     }

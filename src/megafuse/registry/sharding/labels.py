@@ -31,10 +31,12 @@ Labels: TypeAlias = list[Label | None]  # one a dimension
 
 @dataclass(frozen=True)
 class Labelled:
-    """A call's tensors by name, arguments and results, and how large each label's dimension is."""
+    """A call's tensors by name, arguments and results, and how large each label's dimension is.
+    `complete`: nothing is missing, so that the call may be cut."""
 
     dims: dict[str, Labels]
     sizes: dict[str, Any]
+    complete: bool = True
 
     def place(self, tensor: str, names: Sequence[str]) -> int | None:
         """The tensor's dimension that has one of these labels."""
@@ -66,7 +68,8 @@ def labelled(op: Op, arguments: Mapping[str, Shape], results: Mapping[str, Shape
     for name, whole in op.sharding.spread.items():
         if name in shapes:
             dims[name] = _spread(shapes[name], _read(whole, lead), sizes)
-    return Labelled(dims, sizes)
+    complete = all(name in dims for name in (*arguments, *_results(op)))
+    return Labelled(dims, sizes, complete)
 
 
 def _results(op: Op) -> list[str]:
@@ -103,17 +106,18 @@ def _lead(op: Op, arguments: Mapping[str, Shape], results: Mapping[str, Shape]) 
     for name, shape in (*arguments.items(), *results.items()):
         rule = rules.get(name, "")
         if rule.startswith("..."):
-            return len(shape) - (len(_parts(rule)) - 1)
+            return len(shape) - (len(parts(rule)) - 1)
     return 0
 
 
-def _parts(rule: str) -> list[str]:
+def parts(rule: str) -> list[str]:
+    """Of a shape: "...", "(BS)", "1", "3E", "E"."""
     return [found.group() for found in _PART.finditer(rule)]
 
 
 def _read(rule: str, lead: int) -> Labels:
     made: Labels = []
-    for part in _parts(rule):
+    for part in parts(rule):
         if part == "...":
             made += [Label(str(dim)) for dim in range(lead)]
         elif part.startswith("("):
