@@ -15,6 +15,7 @@ from torch import Tensor
 from megafuse.registry.activation import ready
 from megafuse.registry.declared import OPS, Op
 from megafuse.registry.sharding.when_imported import when_imported
+from megafuse.runtime.progress import logger
 
 _LIBRARY = torch.library.Library("megafuse", "DEF")
 
@@ -138,12 +139,18 @@ def _shard(op: Op) -> None:
 
 def _shard_all() -> None:
     global _shards
-    from megafuse.registry.sharding import dtensor
+    try:
+        from megafuse.registry.sharding import dtensor
 
-    dtensor.register_backward(_LIBRARY)
-    for op in OPS.values():
-        _shard(op)
-    _shards = True
+        dtensor.register_backward(_LIBRARY)
+        for op in OPS.values():
+            _shard(op)
+    except Exception as error:  # somebody imports DTensor, and perhaps not for our ops
+        logger.warning(
+            "megafuse: its ops take no DTensors with torch %s: %s", torch.__version__, error
+        )
+    else:
+        _shards = True
 
 
 if torch.distributed.is_available():

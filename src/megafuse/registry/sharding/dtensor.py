@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Replicate
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from megafuse.registry.declared import OPS, Op
 from megafuse.registry.sharding import cuts
@@ -58,7 +58,7 @@ def _forward(op: Op, *args: Any, keep: bool = False) -> Any:
     values = dict(zip((a.name for a in op.arguments), args, strict=True))
     tensors = {a.name: values[a.name] for a in op.arguments if isinstance(values[a.name], Tensor)}
     found = labelled(op, {name: t.shape for name, t in tensors.items()}, {})
-    call = _Call(op, found, tensors.values())
+    call = _Call(op, found, list(tensors.values()))
     for name, tensor in tensors.items():
         call.takes(name, "argument", tensor)
     call.choose(op.draws(values), values)
@@ -67,8 +67,10 @@ def _forward(op: Op, *args: Any, keep: bool = False) -> Any:
     if isinstance(results, Tensor):
         return call.whole(op.signature.returns[0], "result", results)
     names = [*op.signature.returns, *op.autograd.keeps, "random"]
-    given: list[Role] = ["result"] * op.outputs + ["saved"] * (len(results) - op.outputs)
-    return tuple(call.whole(*each) for each in zip(names, given, results, strict=False))
+    return tuple(
+        call.whole(name, "result" if at < op.outputs else "saved", t)
+        for at, (name, t) in enumerate(zip(names, results, strict=False))
+    )
 
 
 def _backward(
@@ -134,7 +136,8 @@ class _Call:
 
     def takes(self, name: str, role: Role, tensor: Tensor) -> None:
         """The next of the call's tensors."""
-        size, placements = 0.0, ()
+        size = 0.0
+        placements: tuple[Placement, ...] = ()
         if isinstance(tensor, DTensor):
             placements = tensor.placements
             count = tensor.numel()
@@ -171,13 +174,11 @@ class _Call:
         placements = [cuts.placement(cut, tensor, self.found) for cut in self.cut]
         shape = list(local.shape)
         for ranks, placed in zip(self.mesh.shape, placements, strict=True):
-            if placed.is_shard():
+            if isinstance(placed, Shard):
                 label = labels[placed.dim]
                 assert label is not None
-                flat = label.flat
-                shape[placed.dim] = (
-                    shape[placed.dim] * ranks if flat else self.found.sizes[label.name]
-                )
+                of_parts = shape[placed.dim] * ranks  # that have other dimensions in them
+                shape[placed.dim] = of_parts if label.flat else self.found.sizes[label.name]
         return self._spread(local, placements, shape)
 
     def _spread(
