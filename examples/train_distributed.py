@@ -109,13 +109,14 @@ def data_parallel(model: GPT) -> nn.Module:
     return nn.parallel.DistributedDataParallel(mf.optimize(model))
 
 
-def fully_sharded(model: GPT) -> nn.Module:
+def fully_sharded(model: GPT, device: torch.device) -> nn.Module:
     """Blocks are gathered one by one; each is a program of its own."""
     from torch.distributed.fsdp import fully_shard
 
+    mesh = dist.init_device_mesh(device.type, (dist.get_world_size(),))
     for block in model.blocks:
-        fully_shard(mf.optimize(block))
-    return fully_shard(model)
+        fully_shard(mf.optimize(block), mesh=mesh)
+    return fully_shard(model, mesh=mesh)
 
 
 def tensor_parallel(model: GPT, device: torch.device) -> nn.Module:
@@ -170,7 +171,7 @@ def main() -> None:
     if given.engine == "tp":
         losses = train(tensor_parallel(model, device), data)
     else:
-        wrapped = data_parallel(model) if given.engine == "ddp" else fully_sharded(model)
+        wrapped = data_parallel(model) if given.engine == "ddp" else fully_sharded(model, device)
         losses = train(wrapped, data, rank, ranks)
 
     if rank == 0:

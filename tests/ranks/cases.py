@@ -175,6 +175,8 @@ def ddp_unused_parameters_and_buffers(rank: int, count: int) -> Any:
 def fsdp(model: models.GPT, **options: Any) -> models.GPT:
     from torch.distributed.fsdp import fully_shard
 
+    kind = next(model.parameters()).device.type  # where there is a GPU, torch would take that
+    options.setdefault("mesh", dist.init_device_mesh(kind, (dist.get_world_size(),)))
     for block in model.blocks:
         fully_shard(block, **options)
     return fully_shard(model, **options)
@@ -271,8 +273,8 @@ def tensor_parallel(model: models.GPT, mesh: Any, sequence: bool = False) -> mod
     return model
 
 
-def mesh_of(count: int) -> Any:
-    return torch.distributed.init_device_mesh("cpu", (count,), mesh_dim_names=("tp",))
+def mesh_of(count: int, kind: str = "cpu") -> Any:
+    return torch.distributed.init_device_mesh(kind, (count,), mesh_dim_names=("tp",))
 
 
 @case

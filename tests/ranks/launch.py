@@ -21,10 +21,12 @@ SECONDS = 900  # for all of it: the first run compiles kernels
 HANGS = datetime.timedelta(seconds=120)  # one collective
 
 
-def on_ranks(count: int, function: Callable[..., Any], folder: Path, *args: Any) -> list[Any]:
+def on_ranks(
+    count: int, function: Callable[..., Any], folder: Path, *args: Any, backend: str = "gloo"
+) -> list[Any]:
     """What function(rank, *args) returns on each rank, in their order."""
     started = torch.multiprocessing.spawn(
-        _run, (count, function, str(folder), args), nprocs=count, join=False
+        _run, (count, function, str(folder), args, backend), nprocs=count, join=False
     )
     end = time.monotonic() + SECONDS
     try:
@@ -37,12 +39,16 @@ def on_ranks(count: int, function: Callable[..., Any], folder: Path, *args: Any)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(count)]
 
 
-def _run(rank: int, count: int, function: Callable[..., Any], folder: str, args: Any) -> None:
+def _run(
+    rank: int, count: int, function: Callable[..., Any], folder: str, args: Any, backend: str
+) -> None:
     from megafuse.runtime import fallback
 
     torch.set_num_threads(1)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
     store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=count, timeout=HANGS)
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=count, timeout=HANGS)
     with fallback.strict():
         found = function(rank, *args)
     torch.save(found, Path(folder) / f"{rank}.pt")

@@ -85,9 +85,10 @@ def train(
     """The losses over all ranks; `part` (rank, ranks) is this one's share of each batch, `finish`
     what is done between backward and step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    device = next(model.parameters()).device
     losses = []
     for batch in batches():
-        loss = loss_of(model, batch.chunk(part[1])[part[0]])
+        loss = loss_of(model, batch.to(device).chunk(part[1])[part[0]])
         loss.backward()
         finish(model)
         optimizer.step()
