@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import megafuse as mf
+from megafuse.registry.sample import Draw
 from ranks.launch import needs_gloo, on_ranks
 
 Check = Callable[[int, Any], None]
@@ -121,6 +122,22 @@ def plain_tensors_are_refused_beside_spread_ones(rank: int, mesh: Any) -> None:
     (x,) = spread(mesh, (torch.randn(4, 3), Shard(0)))
     with pytest.raises(RuntimeError, match="'bias' is a plain Tensor"):
         mf.bias_act(x, torch.randn(3))
+
+
+@check
+def a_gradient_that_there_is_not_is_an_error(rank: int, mesh: Any) -> None:
+    """Of a transformer block's mask. Whole tensors would go to the reference."""
+    from torch.distributed.tensor import Replicate
+
+    op = mf.OPS["transformer_block"]
+    args = list(op.sample(Draw((2, 3, 8), everything=True)))
+    given = [
+        spread(mesh, (a, Replicate()))[0].detach() if isinstance(a, Tensor) else a for a in args
+    ]
+    mf.transformer_block(*given)
+    given[op.position("mask")].requires_grad_()
+    with pytest.raises(RuntimeError, match="no gradient for 'mask'"):
+        mf.transformer_block(*given)
 
 
 @check

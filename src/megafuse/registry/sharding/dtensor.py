@@ -2,7 +2,8 @@
 on its parts.
 
 Registered with torch.library's rules for tensor subclasses, and written with DTensor's public
-methods alone: its own table of strategies has changed with every release, and takes no lists.
+methods alone: its own table of strategies is private, differs from release to release, and is not
+made for lists of tensors that may be missing.
 
 A call that draws random numbers is not cut: a number comes from a place in the tensor, so that the
 parts would all have the same ones. Every rank does the whole call, which needs the same state of
@@ -46,9 +47,8 @@ def register_backward(library: torch.library.Library) -> None:
 def _ruled(
     rule: Callable[..., Any], cls: type, func: Any, types: Any, args: Any, kwargs: Any = None
 ) -> Any:
-    """As `__torch_dispatch__` is called. Autograd is above: what is done here has no gradient."""
-    with torch.no_grad():
-        return rule(*args, **(kwargs or {}))
+    """As `__torch_dispatch__` is called."""
+    return rule(*args, **(kwargs or {}))
 
 
 def _forward(op: Op, *args: Any, keep: bool = False) -> Any:
@@ -57,6 +57,7 @@ def _forward(op: Op, *args: Any, keep: bool = False) -> Any:
     args = (*args, *(a.default for a in op.arguments[len(args) :]))
     values = dict(zip((a.name for a in op.arguments), args, strict=True))
     tensors = {a.name: values[a.name] for a in op.arguments if isinstance(values[a.name], Tensor)}
+    _check_gradients(op, tensors)
     found = labelled(op, {name: t.shape for name, t in tensors.items()}, {})
     call = _Call(op, found, list(tensors.values()))
     for name, tensor in tensors.items():
@@ -151,6 +152,7 @@ class _Call:
         self.tensors.append(cuts.Tensor(name if kept else NOTHING, role, placements, size))
         self._held.append(tensor)
 
+    @torch.no_grad()  # autograd is above: what is done here has no gradient
     def choose(self, draws: bool, values: Mapping[str, Any]) -> None:
         """Cuts the call, and moves the tensors that lie otherwise."""
         possible = [] if draws else list(cuts.cuts_of(self.op, self.found, values))
@@ -181,6 +183,7 @@ class _Call:
                 shape[placed.dim] = of_parts if label.flat else self.found.sizes[label.name]
         return self._spread(local, placements, shape)
 
+    @torch.no_grad()
     def _spread(
         self, local: Tensor, placements: Sequence[Placement], shape: Sequence[Any]
     ) -> DTensor:
@@ -188,6 +191,19 @@ class _Call:
         return DTensor.from_local(
             local, self.mesh, placements, run_check=False, shape=torch.Size(shape), stride=strides
         )
+
+
+def _check_gradients(op: Op, tensors: Mapping[str, Tensor]) -> None:
+    """Raises where a gradient is wanted that the op has not got: whole tensors go to the reference
+    then."""
+    if not torch.is_grad_enabled() or not op.differentiable:
+        return
+    for name, tensor in tensors.items():
+        if tensor.requires_grad and name not in op.autograd.grads:
+            raise RuntimeError(
+                f"megafuse.{op.name}: on DTensors it has no gradient for '{name}'. Detach it, or "
+                f"call megafuse.reference.{op.name}."
+            )
 
 
 def _moved(tensor: DTensor, to: Sequence[Placement]) -> Tensor:
