@@ -31,6 +31,7 @@ from megafuse.registry import (
     Pointwise,
     Program,
     Rows,
+    Sharding,
     Signature,
     checks,
     op,
@@ -223,6 +224,24 @@ WRONG = {
     "rows, kept without keeps": Wrong({"kept": lambda *a: []}, ("kept=",), rowwise, GOOD_ROWS),
     "rows, second derivatives": Wrong(
         {"saves": ("out",)}, ("second derivatives", "weight"), rowwise, GOOD_ROWS
+    ),
+    "sharding, pointwise": Wrong(
+        {"sharding": Sharding(spread={"x": "BC"})}, ("not for pointwise",)
+    ),
+    "sharding, a letter": Wrong(
+        {"sharding": Sharding(cuts={"K": ()})}, ("sharding: cuts: 'K'",), rowwise, GOOD_ROWS
+    ),
+    "sharding, results of rows": Wrong(
+        {"sharding": Sharding(results={"out": "...C"})}, ("are for programs",), rowwise, GOOD_ROWS
+    ),
+    "sharding, no result": Wrong(
+        {"sharding": Sharding(results={"pre": "...C"})}, ("results: 'pre'",), rowwise, GOOD_ROWS
+    ),
+    "sharding, no flag": Wrong(
+        {"sharding": Sharding(whole={"eps": -2})}, ("whole: 'eps'", "a flag"), rowwise, GOOD_ROWS
+    ),
+    "sharding, added and cut": Wrong(
+        {"sharding": Sharding(cuts={"C": ("weight",)})}, ("'weight' is cut",), rowwise, GOOD_ROWS
     ),
     "too many tensors": Wrong(
         NO_GRADS,

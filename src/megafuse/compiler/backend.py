@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from megafuse.compiler.attend import with_attention
 from megafuse.compiler.compile import Compiled, NotFused, OurMistake, only_device, planned
 from megafuse.compiler.known_masks import without_known_masks
+from megafuse.compiler.objects import Objects
 from megafuse.compiler.recordable import most, role, why_not
 from megafuse.compiler.replayed import Replays
 from megafuse.compiler.uncollected import uncollected
@@ -87,7 +88,8 @@ def _compiler(
     name: str, watch: Watch, runs: bool, replays: Replays | None
 ) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Program]:
     def compile_graph(traced: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Program:
-        return _program(traced, name, watch, runs, replays)
+        objects = Objects(traced)
+        return _boxed(objects.around(_program(objects.traced, name, watch, runs, replays)))
 
     return compile_graph
 
@@ -97,11 +99,11 @@ def _program(
 ) -> Program:
     """One of AOTAutograd's graphs as a C++ program, or as it is where there can be none."""
     if not any(isinstance(node.meta.get("val"), torch.Tensor) for node in traced.graph.nodes):
-        return _boxed(lambda args: traced(*args))  # sizes alone: there is nothing to fuse
+        return lambda args: traced(*args)  # sizes alone: there is nothing to fuse
     host = loader.load()
     if host is None:  # it has said why
         watch(name, NotFused("there is no C++ compiler that works: see `megafuse doctor`"))
-        return _boxed(lambda args: traced(*args))
+        return lambda args: traced(*args)
     try:
         with _disable_current_modes():  # AOTAutograd's, to which a constant's value is none
             without_known_masks(traced, _only_output)
@@ -111,16 +113,16 @@ def _program(
     except NotFused as why:
         watch(name, why)
         _tell(why)
-        return _boxed(lambda args: traced(*args))
+        return lambda args: traced(*args)
     watch(name, made)
     if not runs:
-        return _boxed(lambda args: traced(*args))
+        return lambda args: traced(*args)
     _, handle = host.graph_function(_Unexpected(traced), traced)
     host.graph_add(handle, made.description)
     call: Program = host.graph_guarded(handle)
     if replays is not None:
         call = _replayed(call, traced, name, device, made, replays)
-    return _boxed(call)
+    return call
 
 
 def _replayed(
@@ -205,6 +207,8 @@ def _argument(node: torch.fx.Node) -> Argument:
     value = node.meta["val"]
     if isinstance(value, torch.Tensor):
         return Argument("tensor", node.name, value.detach(), anywhere=_is_seed(node))
+    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)):
+        raise NotFused(f"its argument {node.name} is a {type(value).__name__}")
     return Argument("number", node.name, value)
 
 

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from megafuse.compiler.spread import has_dtensors
+
 Model = TypeVar("Model", bound=nn.Module)
 # What Dynamo should do otherwise than by default while it captures such a model.
 _DYNAMO = {
@@ -101,8 +103,14 @@ class Optimized:
         weakref.finalize(self, self.recorder.release).atexit = False  # the model is gone
         # As config.patch, in a fifth of its time: Dynamo does so itself for dynamic=True.
         self.change_dynamo = torch._dynamo.config._make_closure_patcher(**_DYNAMO)
-        entry, recorder = _entry(model), self.recorder
-        self.run: Callable[..., Any] = torch.compile(entry, backend=recorder, dynamic=True)
+        self.run: Callable[..., Any] = self.first_run
+
+    def first_run(self, *args: Any, **kwargs: Any) -> Any:
+        """Only now: the model may have been spread over ranks since `optimize`."""
+        entry, recorder = _entry(self.model), self.recorder
+        dynamic = not has_dtensors(self.model)  # torch cannot trace these with sizes as symbols
+        self.run = torch.compile(entry, backend=recorder, dynamic=dynamic)
+        return self.run(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or torch.fx._symbolic_trace._is_fx_tracing_flag:

@@ -13,6 +13,7 @@ from typing import Any
 import sympy
 import torch
 
+from megafuse.graph.collectives import is_collective
 from megafuse.graph.coordinates import identity, same_shape, simplified, within
 from megafuse.graph.interpret import evaluate_prim
 from megafuse.graph.ir import (
@@ -281,6 +282,8 @@ def _differs(target: Any) -> bool:
     """Whether a second call gives something else, or has an effect."""
     if not isinstance(target, torch._ops.OpOverload):
         return True
+    if is_collective(target):
+        return True
     return torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable
 
 
@@ -288,9 +291,12 @@ def _differs(target: Any) -> bool:
 
 
 def has_effect(value: Value) -> bool:
-    """Whether it is run for what it does: it writes, or gives nothing, as a check does."""
-    schema = getattr(getattr(value, "target", None), "_schema", None)
-    return schema is not None and (schema.is_mutable or not schema.returns)
+    """Whether it is run for what it does: it writes, gives nothing, as a check does, or other ranks
+    wait for it."""
+    target = getattr(value, "target", None)
+    schema = getattr(target, "_schema", None)
+    writes = schema is not None and (schema.is_mutable or not schema.returns)
+    return writes or is_collective(target)
 
 
 def dead(graph: Graph) -> Graph:

@@ -23,6 +23,7 @@ class Cluster:
     shape: tuple[Size, ...] = ()
     rows: int = 0
     call: bool = False
+    sent: bool = False  # a collective begins with what it makes: nothing more joins it
     coordinates: dict[Value, Coordinates] = field(default_factory=dict)
     inner: dict[Reduce, Coordinates] = field(default_factory=dict)  # of a reduction's source
     sums: set[Value] = field(default_factory=set)  # members that nobody in it can read

@@ -23,6 +23,7 @@ from megafuse.graph.cluster import (
     turned,
     without_ones,
 )
+from megafuse.graph.collectives import BEGINS_ONE, begins
 from megafuse.graph.coordinates import identity, reshape, same, same_shape
 from megafuse.graph.cost import MAX_OPERANDS, MAX_REGISTERS, MAX_VALUES, numel, registers
 from megafuse.graph.ir import Extern, Reduce, Result, Size, Value, axis
@@ -56,6 +57,7 @@ class Clusters:
         self._readers: dict[Value, list[Cluster]] = {}  # of memory: who read it lately
         self._begun: list[Cluster] = []  # in their order
         self._drawn: Cluster | None = None  # the last that drew random numbers
+        self._begun_collective: Cluster | None = None  # the last
         for value in values:
             if isinstance(value, Extern) or value in calls:
                 self.add_call(value)
@@ -76,6 +78,15 @@ class Clusters:
             if self._drawn is not None:
                 self.order.add(self._drawn, made)
             self._drawn = made
+        if begins(value.target if isinstance(value, Extern) else None):
+            self._begin_collective(made)
+
+    def _begin_collective(self, made: Cluster) -> None:
+        for below in self.order.before(made):
+            below.sent = True
+        if self._begun_collective is not None:
+            self.order.add(self._begun_collective, made)
+        self._begun_collective = made
 
     def _clusters_below(self, values: Iterable[Value]) -> Iterator[Cluster]:
         for value in values:
@@ -164,6 +175,8 @@ class Clusters:
 
     def join(self, value: Value, reads: list[Read], cluster: Cluster) -> None:
         """Puts the value into the cluster, or raises Refused."""
+        if cluster.sent:
+            raise Refused(BEGINS_ONE)
         self.check_size(cluster, reads)
         inside = [r for r in reads if self.of.get(r.value) is cluster]
         if any(read.value in cluster.sums for read in inside):

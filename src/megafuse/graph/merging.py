@@ -8,6 +8,7 @@ import sympy
 
 from megafuse.graph.affine import mapped
 from megafuse.graph.cluster import Cluster, Refused, without_ones
+from megafuse.graph.collectives import BEGINS_ONE
 from megafuse.graph.coordinates import same, same_shape
 from megafuse.graph.cost import numel
 from megafuse.graph.ir import Value
@@ -25,6 +26,8 @@ def merge(clusters: Clusters, one: Cluster, other: Cluster, value: Value) -> Non
     """Puts all of `other` into `one`, which has `value`; or raises Refused."""
     if one is other:
         return
+    if one.sent or other.sent:
+        raise Refused(BEGINS_ONE)
     axes = _axes(clusters, one, other, value)
     order = clusters.order
     if order.passes_outside(one, other) or order.passes_outside(other, one):

@@ -5,15 +5,15 @@ storage.py      what must lie in memory
 reads.py        what a value reads, seen through views
 clusters.py     who shares a kernel
 order.py        which kernel runs before which
+schedule.py     the order in which they run
 rows.py         the domain of one that reduces
 sums.py         which sums a kernel can have beside its results
-here            what else is stored, and the steps in order
+here            what else is stored, and the steps
 body_builder.py a cluster's values as a Body over operands
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection
 from typing import Any
 
@@ -30,6 +30,7 @@ from megafuse.graph.layouts import Layouts
 from megafuse.graph.numbers import number_of
 from megafuse.graph.plan import Buffer, Call, Cut, Kernel, Plan, Tensor
 from megafuse.graph.reads import Cone, Read, Reads, is_memory
+from megafuse.graph.schedule import ordered
 from megafuse.graph.stages import Stages, library_call
 from megafuse.graph.storage import Storage, base_of, tensor_arguments, view_strides
 
@@ -165,7 +166,7 @@ class _Partition:
         for value in self.values:
             if value in self.clusters.of:
                 members.setdefault(self.clusters.of[value], []).append(value)
-        for cluster in self._ordered():
+        for cluster in ordered(self.clusters):
             if cluster.call:
                 steps += self._call(members[cluster])
                 continue
@@ -200,29 +201,6 @@ class _Partition:
                 if base in self.clusters.of and base not in found:
                     found[base] = Cut(base, value, f"{_library_name(value)} is the library's")
         return list(found.values())
-
-    def _ordered(self) -> list[Cluster]:
-        """Each after those it reads from, else in the graph's order."""
-        clusters = {c.number: c for c in self.clusters.order.live()}
-        waits: dict[int, int] = {}
-        after: dict[int, list[int]] = {}
-        for number, cluster in clusters.items():
-            below = self.clusters.order.before(cluster)
-            waits[number] = len(below)
-            for earlier in below:
-                after.setdefault(earlier.number, []).append(number)
-        ready = [(clusters[n].first, n) for n, count in waits.items() if count == 0]
-        heapq.heapify(ready)
-        ordered = []
-        while ready:
-            _, number = heapq.heappop(ready)
-            ordered.append(clusters[number])
-            for later in after.get(number, ()):
-                waits[later] -= 1
-                if waits[later] == 0:
-                    heapq.heappush(ready, (clusters[later].first, later))
-        assert len(ordered) == len(clusters), "the clusters make a cycle"
-        return ordered
 
     def _call(self, members: list[Value]) -> list[Call]:
         value = members[0]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from megafuse.registry import Autograd, Program, Signature, op
+from megafuse.registry import Autograd, Program, Sharding, Signature, op
 from megafuse.registry.sample import Draw
 
 
@@ -130,6 +130,11 @@ def _sample(draw: Draw) -> tuple[Any, ...]:
         keeps=("lse",),
         kept=_kept,
         vjp=_vjp,
+    ),
+    sharding=Sharding(
+        cuts={"B": (), "HG": ()},
+        results={"out": "BHSD", "lse": "BHS"},
+        spread={"mask": "BHST"},
     ),
     flops=_flops,
     launches=(1, 1),

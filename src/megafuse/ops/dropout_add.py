@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from megafuse.registry import Autograd, Program, Signature, op
+from megafuse.registry import Autograd, Program, Sharding, Signature, op
 
 
 @op(
@@ -18,6 +18,7 @@ from megafuse.registry import Autograd, Program, Signature, op
         passthrough=("residual",),
         vjp=lambda grad, **_: (grad, grad),  # with nothing dropped
     ),
+    sharding=Sharding(cuts={"N": ()}, results={"out": "...N"}),
     flops=(2, 1),
     launches=(1, 1),
     sample=lambda draw: (draw.full(), draw.full(), 0.0, True),

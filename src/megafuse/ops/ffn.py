@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.codegen.activations import ACTIVATIONS
-from megafuse.registry import Autograd, Program, Signature, op
+from megafuse.registry import Autograd, Program, Sharding, Signature, op
 
 ACTS = ("gelu", "gelu_tanh", "relu")
 
@@ -58,6 +58,10 @@ def _kept(x: Tensor, w1: Tensor, b1: Any, w2: Any, b2: Any, act: str, *_: Any) -
         passthrough=("residual",),
         keeps=("pre", "hidden"),
         kept=_kept,
+    ),
+    sharding=Sharding(
+        cuts={"N": ("b2", "residual"), "M": ()},
+        results={"out": "...M", "pre": "...N", "hidden": "...N"},
     ),
     flops=_flops,
     launches=_launches,

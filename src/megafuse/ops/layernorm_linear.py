@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.ops.norms import one_a_row
-from megafuse.registry import Autograd, Program, Signature, op
+from megafuse.registry import Autograd, Program, Sharding, Signature, op
 
 
 def _flops(
@@ -34,6 +34,10 @@ def _flops(
         grads={"x": 0, "ln_weight": 1, "ln_bias": 2, "weight": 3, "bias": 4},
         keeps=("normed", "mean", "scale"),
         kept=lambda x, *_: [x.new_empty(x.shape), *one_a_row(2, x)],
+    ),
+    sharding=Sharding(
+        cuts={"N": ()},
+        results={"out": "...N", "normed": "...K", "mean": "...1", "scale": "...1"},
     ),
     flops=_flops,
     # Backward: two GEMMs, the norm's gradient with its sums in two steps, the bias's sum in two.

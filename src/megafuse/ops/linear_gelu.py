@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from megafuse.registry import Autograd, Program, Signature, op
+from megafuse.registry import Autograd, Program, Sharding, Signature, op
 
 
 def _flops(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) -> tuple[int, int]:
@@ -32,6 +32,7 @@ def _launches(x: Tensor, weight: Tensor, bias: Tensor | None, approximate: str) 
         keeps=("pre",),
         kept=lambda x, weight, bias, approximate: [x.new_empty((*x.shape[:-1], len(weight)))],
     ),
+    sharding=Sharding(cuts={"N": ()}, results={"out": "...N", "pre": "...N"}),
     flops=_flops,
     launches=_launches,
     sample=lambda draw: (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from megafuse.registry import Autograd, Program, Signature, op
+from megafuse.registry import Autograd, Program, Sharding, Signature, op
 
 
 def _flops(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, int]:
@@ -17,6 +17,7 @@ def _flops(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[int, int]:
     kernel=Program(),
     signature=Signature(shapes={"x": "...K", "weight": "NK", "bias": "N"}, autocast="lower"),
     autograd=Autograd(saves=("x", "weight", "bias", "out"), grads={"x": 0, "weight": 1, "bias": 2}),
+    sharding=Sharding(cuts={"N": ()}, results={"out": "...N"}),
     flops=_flops,
     # Backward: the activation's gradient (with a bias its sum, in two steps), then two GEMMs.
     launches=lambda x, weight, bias: (1, 3 if bias is None else 4),

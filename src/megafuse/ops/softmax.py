@@ -7,7 +7,7 @@ from torch import Tensor
 
 from megafuse.codegen import tuning
 from megafuse.codegen.variant import Variant
-from megafuse.registry import Autograd, Rows, Signature, op
+from megafuse.registry import Autograd, Rows, Sharding, Signature, op
 
 
 def _problem(x: Tensor, scale: float, mask: Tensor | None, causal: bool) -> str | None:
@@ -56,6 +56,7 @@ def _vjp(grad: Tensor, *, out: Tensor, scale: float, **_: object) -> list[Tensor
         shapes={"x": "...C"}, own_dtype=("mask",), check=_problem, autocast="float32"
     ),
     autograd=Autograd(saves=("out",), grads={"x": 0, "mask": 1}, vjp=_vjp),
+    sharding=Sharding(spread={"mask": "...C"}, whole={"causal": -2}),
     flops=(12, 5),
     unread=_unread,
     sample=lambda draw: (draw.full(), 0.5, draw.full() if draw.gives("mask") else None, False),

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from megafuse.registry import Autograd, Program, Signature, op
+from megafuse.registry import Autograd, Program, Sharding, Signature, op
 
 
 def _flops(x: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor, *_: Any) -> tuple[int, int]:
@@ -64,6 +64,10 @@ _ARGUMENTS = ("x", "w_gate", "w_up", "w_down", "b_gate", "b_up", "b_down")
         passthrough=("residual",),
         keeps=("gate", "up", "hidden"),
         kept=_kept,
+    ),
+    sharding=Sharding(
+        cuts={"N": ("b_down", "residual"), "M": ()},
+        results={"out": "...M", "gate": "...N", "up": "...N", "hidden": "...N"},
     ),
     flops=_flops,
     launches=_launches,

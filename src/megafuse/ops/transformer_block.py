@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from megafuse.ops.attention import pairs
 from megafuse.ops.ffn import ACTS
-from megafuse.registry import OPS, Autograd, Program, Signature, op
+from megafuse.registry import OPS, Autograd, Program, Sharding, Signature, op
 from megafuse.registry.sample import Draw
 
 _PARAMETERS = (
@@ -106,6 +106,15 @@ def _sample(draw: Draw) -> tuple[Any, ...]:
         grads={name: i for i, name in enumerate(("x", *_PARAMETERS))},
         keeps=_KEPT,
         kept=_kept,
+    ),
+    sharding=Sharding(
+        cuts={"B": ()},
+        results={
+            "out": "BSE", "normed1": "(BS)E", "qkv": "(BS)1", "attended": "(BS)E", "lse": "B1S",
+            "middle": "(BS)E", "normed2": "(BS)E", "pre": "(BS)N", "hidden": "(BS)N",
+            **dict.fromkeys(("mean1", "scale1", "mean2", "scale2"), "(BS)1"),
+        },
+        spread={"mask": "B1SS"},
     ),
     flops=_flops,
     launches=(7, 23),

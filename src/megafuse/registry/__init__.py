@@ -24,7 +24,8 @@ Three ways lead to the kernel:
 The files, from the bottom up: arguments.py (what may be passed), the parts signature.py,
 autograd.py, kernel.py, sample.py and cost.py, then declared.py (`Op`, `OPS`), second_derivative.py,
 activation.py (the ops go to the host runtime), call.py (the function users call), dispatcher.py,
-checks.py (what a declaration must be), declaration.py (`@op`). catalog.py lists kernels to compile
+checks.py (what a declaration must be), declaration.py (`@op`). sharding/ has the rules for DTensor;
+catalog.py lists kernels to compile
 ahead.
 """
 
@@ -36,6 +37,7 @@ from megafuse.registry.checks import DeclarationError
 from megafuse.registry.declaration import op
 from megafuse.registry.declared import OPS, Op
 from megafuse.registry.kernel import Pointwise, Program, Rows
+from megafuse.registry.sharding import Sharding
 from megafuse.registry.signature import Signature
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "Pointwise",
     "Program",
     "Rows",
+    "Sharding",
     "Signature",
     "activate",
     "op",

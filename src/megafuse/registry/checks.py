@@ -17,6 +17,7 @@ from megafuse.registry.arguments import Argument
 from megafuse.registry.autograd import nothing_kept
 from megafuse.registry.declared import Op
 from megafuse.registry.kernel import Kernel, Program
+from megafuse.registry.sharding.check import problems as sharding_problems
 from megafuse.registry.signature import Signature
 
 MAX_OPERANDS = 24  # kMaxOperands of runtime/host/core/space.h
@@ -72,6 +73,8 @@ def check(op: Op) -> None:
     _check_family(op)
     _check_operands(op)
     _check_functions(op)
+    for problem in sharding_problems(op):
+        raise DeclarationError(op.name, f"sharding: {problem}")
 
 
 def _check_values(op: str, a: Argument) -> None:

@@ -12,6 +12,7 @@ from megafuse.registry.cost import Pair
 from megafuse.registry.declared import OPS, Op
 from megafuse.registry.kernel import Kernel, OfFunctors
 from megafuse.registry.sample import Sampler
+from megafuse.registry.sharding import Sharding
 from megafuse.registry.signature import Signature, arguments_of, outputs_of
 from megafuse.runtime import build
 
@@ -19,6 +20,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _HINTS_SAY_IT = Signature()
 _NO_GRADIENTS = Autograd()
+_BY_FAMILY = Sharding()
 
 
 def op(
@@ -30,6 +32,7 @@ def op(
     launches: Pair | None = None,
     unread: Callable[..., tuple[int, int]] | None = None,
     sample: Sampler,
+    sharding: Sharding = _BY_FAMILY,
 ) -> Callable[[Function], Function]:
     """Declares an op; the decorated function is its reference.
 
@@ -44,6 +47,7 @@ def op(
                 pointwise ops
     unread      (*args) → bytes that forward and backward need not read
     sample      makes arguments for tests and benchmarks (sample.py)
+    sharding    along what a call can be cut, for tensors that are spread over ranks (sharding/)
     """
 
     def declare(function: Function) -> Function:
@@ -72,6 +76,7 @@ def op(
             launches=launches,
             unread=unread,
             sample=sample,
+            sharding=sharding,
         )
         checks.check(made)  # what follows tells others of the op
         dispatcher.define(made)

@@ -16,6 +16,7 @@ from megafuse.registry.autograd import Autograd
 from megafuse.registry.cost import Cost, Pair
 from megafuse.registry.kernel import Kernel, Pointwise, Program
 from megafuse.registry.sample import Sampler
+from megafuse.registry.sharding import Sharding
 from megafuse.registry.signature import Signature
 
 
@@ -34,6 +35,7 @@ class Op:
     launches: Pair | None
     unread: Callable[..., tuple[int, int]] | None
     sample: Sampler
+    sharding: Sharding
     fused: Callable[..., Any] = field(init=False)
     handed_over: bool = field(init=False, default=False)  # to the host runtime (activation.py)
     _namespace: dict[str, Any] = field(init=False)  # the globals of `fused` (call.py)

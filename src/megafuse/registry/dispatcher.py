@@ -14,6 +14,8 @@ from torch import Tensor
 
 from megafuse.registry.activation import ready
 from megafuse.registry.declared import OPS, Op
+from megafuse.registry.sharding.when_imported import when_imported
+from megafuse.runtime.progress import logger
 
 _LIBRARY = torch.library.Library("megafuse", "DEF")
 
@@ -52,6 +54,8 @@ def define(op: Op) -> None:
     for key in ("CPU", "CUDA", *(["Autograd"] if op.differentiable else [])):
         _LIBRARY.impl(op.name, bootstrap, key)
     torch.library.register_fake(f"megafuse::{op.name}", reference, lib=_LIBRARY)
+    if _shards:
+        _shard(op)
 
 
 _LIBRARY.define(
@@ -120,3 +124,34 @@ for _key in ("CPU", "CUDA"):
     _LIBRARY.impl("backward", _backward_bootstrap, _key)
 torch.library.register_fake("megafuse::backward", _backward_fake, lib=_LIBRARY)
 torch.library.register_vmap("megafuse::backward", _backward_vmap, lib=_LIBRARY)
+
+
+# ---- DTensor
+
+_shards = False  # whether DTensor is there, and the ops have their rules
+
+
+def _shard(op: Op) -> None:
+    from megafuse.registry.sharding import dtensor
+
+    dtensor.register(op, _LIBRARY)
+
+
+def _shard_all() -> None:
+    global _shards
+    try:
+        from megafuse.registry.sharding import dtensor
+
+        dtensor.register_backward(_LIBRARY)
+        for op in OPS.values():
+            _shard(op)
+    except Exception as error:  # somebody imports DTensor, and perhaps not for our ops
+        logger.warning(
+            "megafuse: its ops take no DTensors with torch %s: %s", torch.__version__, error
+        )
+    else:
+        _shards = True
+
+
+if torch.distributed.is_available():
+    when_imported(_shard_all)
