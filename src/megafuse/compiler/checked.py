@@ -39,12 +39,21 @@ class Checked:
         names = {**scope, "globals": function.__globals__}
         self.noted = unchanged(self.guards.root, names, seen)
         self._same, self._rest = seen.holds, self.noted.rest.check
+        self.fresh = True
         self.call = types.FunctionType(
             self.code, function.__globals__, function.__name__, None, function.__closure__
         )
 
     def holds(self, scope: dict[str, Any]) -> bool:
-        return self._same() and self._rest(scope) and self.guards.cache_entry is not None
+        if not self._same() or self.guards.cache_entry is None:  # Dynamo has thrown it away
+            return False
+        return self._rest(scope) if self.fresh else self._refresh(scope)
+
+    def _refresh(self, scope: dict[str, Any]) -> bool:
+        """Guards on tensors share what they know of the thread's modes with the tree of all guards,
+        which learns it when it runs. So it must have run last under the modes that we noted."""
+        self.fresh = self.guards.check(scope)
+        return self.fresh
 
     def compare(self, scope: dict[str, Any]) -> None:
         """With all guards, after `holds` has passed."""
@@ -86,6 +95,7 @@ class Checks:
         if not self._may_pay():
             return None
         scope = {"model": self.model, "args": args, "kwargs": kwargs}
+        self.guards_ran()
         fitting = (each for each in self._entries() if each.guard_manager.check(scope))
         entry = next(fitting, None)
         if entry is None:
@@ -96,6 +106,11 @@ class Checks:
             return None
         self.checked = [made, *(each for each in self.checked if each.code is not made.code)]
         return made.call
+
+    def guards_ran(self) -> None:
+        """Those of captures that were not called, perhaps, and under other modes."""
+        for each in self.checked:
+            each.fresh = False
 
     def _may_pay(self) -> bool:
         if self.calls - self._noted_at > _PAYS:

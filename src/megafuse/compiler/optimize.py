@@ -138,6 +138,7 @@ class Optimized:
             return self.run(*args, **kwargs)
         finally:
             revert()
+            self.checks.guards_ran()
             self.checks.methods.settle()
 
     def __deepcopy__(self, memo: Any) -> None:
