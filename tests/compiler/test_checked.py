@@ -429,9 +429,7 @@ def test_the_model_is_freed() -> None:
 # ---- the debug mode
 
 
-def test_debugging_compares_with_all_guards(
-    x: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_debugging_compares_with_all_guards(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEGAFUSE_CHECK_GUARDS", "1")
     model = mf.optimize(Model().eval())
     settled(model, x)

@@ -36,6 +36,7 @@ _FIELDS = {
     "FuncDefaultsGuardAccessor": "__defaults__",
     "FuncKwDefaultsGuardAccessor": "__kwdefaults__",
 }
+_FIXED = {"__func__", "__self__", "fget", "fset", "fdel"}  # of bound methods and properties
 _MODULE_GETATTR = nn.Module.__getattr__
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code made
 _MISSING = object()
@@ -114,7 +115,7 @@ class _Walk:
         """Whether nothing at or below this node has to run at each call."""
         if type(value) is not node.get_type_of_guarded_value() and node.get_leaf_guards():
             raise Refused  # we have come to another object than Dynamo
-        covered = all([self.leaf(type(g).__name__, value) for g in node.get_leaf_guards()])
+        covered = all(self.leaf(type(g).__name__, value) for g in node.get_leaf_guards())
         if hasattr(node, "get_key_value_managers"):
             self.seen.whole(value)
             items = list(value.items())
@@ -225,16 +226,16 @@ class _Walk:
         if isinstance(parent, types.CellType) and name == "cell_contents":
             self.seen.cell(parent)
             return parent.cell_contents
-        if isinstance(parent, (types.MethodType, property)):  # have nothing that changes
+        if isinstance(parent, (types.MethodType, property)) and name in _FIXED:
             return getattr(parent, name)
         if name == "__class__" and type(parent).__class__ is type:
             return type(parent) if self._class(parent) else _MISSING
         if not self._all_attributes(parent):
             return _MISSING
-        stored = _maps_names(type(parent)) and parent.attribute_map.get(name) or name
-        if bare and _in_classes(type(parent), stored) is not _MISSING or _is_stored(parent, stored):
-            return getattr(parent, name)
-        return _MISSING
+        if _maps_names(type(parent)):
+            name = parent.attribute_map.get(name, name)
+        there = bare and _in_classes(type(parent), name) is not _MISSING
+        return getattr(parent, name) if there or _is_stored(parent, name) else _MISSING
 
     def _field(self, parent: Any, name: str) -> Any:
         if not isinstance(parent, types.FunctionType) or name not in _FIELDS.values():
