@@ -20,7 +20,8 @@ class Methods:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.note()
+        self._seen: Seen | None = None  # until the first capture
+        self._tells = False
 
     def note(self) -> None:
         self._kinds = {type(module) for module in self.model.modules()}
@@ -38,12 +39,12 @@ class Methods:
 
     def settle(self) -> None:
         """After a capture: Dynamo, when it is first used, replaces methods of nn.Module itself."""
-        if self._tells and not self._seen.holds():
+        if self._seen is None or (self._tells and not self._seen.holds()):
             self.note()
 
     def changed(self) -> bool:
         """Since they were noted; they are noted anew then."""
-        if not self._tells or self._seen.holds():
+        if self._seen is None or not self._tells or self._seen.holds():
             return False
         methods, hooks = self._methods, self._hooks
         same = methods == [_methods(kind) for kind in self._kinds]

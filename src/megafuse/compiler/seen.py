@@ -8,6 +8,7 @@ object that was replaced is freed at the model's next call, or by `deoptimize`.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -84,12 +85,8 @@ class Seen:
             "contents": [each.cell_contents for each in self._cells.values()],
         }
         self._handle = host.unchanged_new(self._held)
-        self.holds: Callable[[], bool] = _bound(host.unchanged_holds, self._handle)
+        self.holds: Callable[[], bool] = functools.partial(host.unchanged_holds, self._handle)
         return self._handle is not None
-
-
-def _bound(check: Any, handle: Any) -> Callable[[], bool]:
-    return lambda: bool(check(handle))
 
 
 def _dict(of: dict[Any, Any], keys: Any) -> tuple[dict[Any, Any], dict[Any, Any], bool]:

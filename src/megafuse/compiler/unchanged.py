@@ -153,7 +153,7 @@ class _Walk:
         return False
 
     def _class(self, value: Any) -> bool:
-        if type(value).__flags__ & _HEAP and not isinstance(value, torch.Tensor):
+        if type(value).__flags__ & _HEAP and not isinstance(value, (torch.Tensor, type)):
             self.seen.layout(value)  # others cannot become another class's
         return True
 
