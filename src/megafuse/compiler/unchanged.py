@@ -28,8 +28,10 @@ MODEL, GIVEN = "L['model']", ("L['args']", "L['kwargs']")  # as Dynamo calls wha
 # Guards on an object that no change of it can make fail: who it is, or the value of a constant.
 _IDENTITY = {"ID_MATCH", "NONE_MATCH", "NOT_NONE", "TRUE_MATCH", "FALSE_MATCH", "OBJECT_ALIASING"}
 _ITEMS = {"DICT_LENGTH", "DICT_CONTAINS", "LENGTH_CHECK", "MAPPING_KEYS_MATCH", "DICT_VERSION"}
-_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-_CONSTANTS += (torch.layout, torch.memory_format, type, types.CodeType, types.BuiltinFunctionType)
+_CONSTANTS = (
+    *(bool, int, float, complex, str, bytes, type(None), type, types.CodeType),
+    *(types.BuiltinFunctionType, torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 _FIELDS = {
     "CodeGuardAccessor": "__code__",
     "ClosureGuardAccessor": "__closure__",
@@ -175,7 +177,7 @@ class _Walk:
                 self.seen.whole(value.__dict__[name])
         if _maps_names(kind):
             self.seen.whole(value.attribute_map)
-        elif kind.__getattribute__ is not object.__getattribute__:
+        elif _in_classes(kind, "__getattribute__") is not vars(object)["__getattribute__"]:
             return False
         self.seen.layout(value)
         self.seen.whole(value.__dict__)
