@@ -41,9 +41,6 @@ inline PyObject* dict_of(PyObject* object) {
 #endif
 }
 
-// Into the cache, for a few iterations later: these objects lie all over the memory.
-inline void fetch(const void* memory) { __builtin_prefetch(memory); }
-
 struct SeenDict {
   PyObject* dict;
   mutable uint64_t version;
@@ -192,9 +189,7 @@ class SeenDicts {
     for (const SeenDict& each : all_) versions_.push_back({each.dict, each.version});
   }
   bool same() const {
-    const size_t n = versions_.size();
-    for (size_t i = 0; i < n; ++i) {
-      fetch(versions_[std::min(i + 12, n - 1)].first);
+    for (size_t i = 0; i < versions_.size(); ++i) {
       if (C10_LIKELY(version_of(versions_[i].first) == versions_[i].second)) continue;
       if (!all_[i].same()) return false;
       versions_[i].second = all_[i].version;
@@ -227,17 +222,6 @@ struct Unchanged {
   static bool all(const std::vector<Seen>& seen) {
     for (const Seen& each : seen)
       if (!each.same()) return false;
-    return true;
-  }
-  static bool all(const std::vector<SeenTensor>& seen) {
-    const size_t n = seen.size();
-    for (size_t i = 0; i < n; ++i) {
-      const SeenTensor& later = seen[std::min(i + 4, n - 1)];
-      fetch(later.object);
-      for (int line = 0; line < 4; ++line)
-        fetch(reinterpret_cast<const char*>(later.impl) + 64 * line);
-      if (!seen[i].same()) return false;
-    }
     return true;
   }
 };
