@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch._dynamo import eval_frame
 
 from megafuse.compiler.spread import has_dtensors
 
@@ -22,6 +23,9 @@ _DYNAMO = {
     "skip_nnmodule_hook_guards": False,  # hooks that are added later are seen
     "specialize_float": True,  # else every math.pi is an argument, and a tensor on the CPU
     "recompile_limit": 32,  # kinds of calls: train, eval, no_grad, autocast, a batch of 1, …
+    # That two objects are one is a guard on both, not one on all variables: checked.py leaves
+    # those of the model out.
+    "use_lamba_guard_for_object_aliasing": False,
 }
 
 
@@ -102,25 +106,48 @@ class Optimized:
         self.recorder = Recorder(model, runs, graphs)
         weakref.finalize(self, self.recorder.release).atexit = False  # the model is gone
         # As config.patch, in a fifth of its time: Dynamo does so itself for dynamic=True.
-        self.change_dynamo = torch._dynamo.config._make_closure_patcher(**_DYNAMO)
-        self.run: Callable[..., Any] = self.first_run
+        config = torch._dynamo.config
+        known = {name: value for name, value in _DYNAMO.items() if hasattr(config, name)}
+        self.change_dynamo = config._make_closure_patcher(**known)
+        self._begin()
 
-    def first_run(self, *args: Any, **kwargs: Any) -> Any:
+    def _begin(self) -> None:
+        """With nothing captured."""
+        from megafuse.compiler.checked import Checks
+
+        self.entry = _entry(self.model)
+        self.run: Callable[..., Any] = self._first_run
+        self.checks = Checks(self.model, self.entry)
+
+    def _first_run(self, *args: Any, **kwargs: Any) -> Any:
         """Only now: the model may have been spread over ranks since `optimize`."""
-        entry, recorder = _entry(self.model), self.recorder
         dynamic = not has_dtensors(self.model)  # torch cannot trace these with sizes as symbols
-        self.run = torch.compile(entry, backend=recorder, dynamic=dynamic)
+        self.run = torch.compile(self.entry, backend=self.recorder, dynamic=dynamic)
         return self.run(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or torch.fx._symbolic_trace._is_fx_tracing_flag:
             forward: Any = self.model._call_impl
             return forward(*args, **kwargs)  # a part of what others capture
+        if eval_frame._stance.stance != "default":  # of torch.compiler.set_stance
+            return self._through_dynamo(args, kwargs)
+        found = self.checks.find(args, kwargs)
+        if found is None:
+            if self.checks.methods.changed():
+                self._begin()
+            found = self.checks.note(args, kwargs)
+        if found is None:
+            return self._through_dynamo(args, kwargs)
+        return found(*args, **kwargs)
+
+    def _through_dynamo(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         revert = self.change_dynamo()
         try:
             return self.run(*args, **kwargs)
         finally:
             revert()
+            self.checks.guards_ran()
+            self.checks.methods.settle()
 
     def __deepcopy__(self, memo: Any) -> None:
         """For modules with a __getstate__ of their own: their copies are not optimized either."""

@@ -9,6 +9,7 @@
 
 #include "graph/guarded.h"
 #include "graph/replay.h"
+#include "graph/unchanged.h"
 #include "programs/product.h"
 #include "programs/programs.h"
 #include "torch/dispatch.h"
@@ -372,6 +373,8 @@ PyMethodDef methods[] = {
     {"replay_holders", graph::replay_holders, METH_O, nullptr},
     {"replay_sources", graph::replay_sources, METH_VARARGS, nullptr},
     {"replay_outputs", graph::replay_outputs, METH_VARARGS, nullptr},
+    {"unchanged_new", graph::unchanged_new, METH_O, nullptr},
+    {"unchanged_holds", graph::unchanged_holds, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
