@@ -162,6 +162,7 @@ _KINDS = {
     "kernel.so": "CPU kernels",
     "kernel.cubin": "GPU kernels",
     "megafuse_host.so": "host runtimes",
+    "kernels.h.gch": "headers",
     "failure.json": "failed builds",
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "portable.h"
+#include "same.h"
 
 namespace mf {
 
@@ -36,10 +37,5 @@ struct AttentionProblem {
 
 // In the place of a mask's dtype.
 struct NoMask {};
-
-template <class A, class B>
-constexpr bool is_same = false;
-template <class A>
-inline constexpr bool is_same<A, A> = true;
 
 }  // namespace mf

@@ -6,13 +6,9 @@
 #include "lanes_cpu.h"
 #include "pointwise_cpu.h"
 #include "rows.h"
+#include "same.h"
 
 namespace mf {
-
-template <class A, class B>
-constexpr bool is_same = false;
-template <class A>
-inline constexpr bool is_same<A, A> = true;
 
 // Whether a Total is of moments (layer_norm.h).
 template <class T>

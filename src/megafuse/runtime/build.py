@@ -14,7 +14,7 @@ import torch
 from megafuse.codegen import render, tuning
 from megafuse.codegen.activations import AFTER_PRODUCTS, words
 from megafuse.codegen.variant import STORAGE, Functors, Operand, Variant
-from megafuse.runtime import cache, cpp, fallback, nvrtc, progress, sources
+from megafuse.runtime import cache, cpp, fallback, nvrtc, precompiled, progress, sources
 
 _ACTS = {"none": "mf::NoAct", **words(*AFTER_PRODUCTS)}
 
@@ -123,7 +123,7 @@ def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
     get = fallback.get if ships else cache.get
     with fallback.reference_instead(variant.label) if ships else contextlib.nullcontext():
         if device == "cpu":
-            return str(cpu_object(source, variant.label, get)), variant.symbol
+            return str(cpu_object(source, variant.label, ships)), variant.symbol
         arch = f"sm_{major}{minor}"
         cubin = cuda_binary(source, arch, variant.label, variant.contracts, get)
     shape = tuning.shape(functors, variant)
@@ -146,7 +146,7 @@ def cuda_kernel(cubin: bytes, symbol: str, threads: int, shared: int = 0) -> Cud
 def shipped_cpu(source: str, label: str) -> Path:
     """As cpu_object, for sources of our own: where it cannot be built, fallback.Unbuildable."""
     with fallback.reference_instead(label):
-        return cpu_object(source, label, fallback.get)
+        return cpu_object(source, label, ships=True)
 
 
 def shipped_cuda(source: str, arch: str, label: str, contract: bool = False) -> bytes:
@@ -158,8 +158,9 @@ def shipped_cuda(source: str, arch: str, label: str, contract: bool = False) -> 
 Get = Callable[[str, str, Callable[[Path], None]], Path]  # cache.get, or fallback.get
 
 
-def cpu_object(source: str, label: str, get: Get = cache.get) -> Path:
-    """The shared object of a CPU kernel."""
+def cpu_object(source: str, label: str, ships: bool = False) -> Path:
+    """The shared object of a CPU kernel. One that ships is not tried again where it was refused
+    before, and compiles in less time (precompiled.py)."""
     flags = cpp.kernel_flags()
     compiler = cpp.find()
     assert compiler is not None  # kernel_flags raised otherwise
@@ -175,9 +176,12 @@ def cpu_object(source: str, label: str, get: Get = cache.get) -> Path:
 
     def build(out: Path) -> None:
         with progress.compiling(f"{label} for this CPU"):
-            cpp.compile_shared(source, out, include=[sources.KERNELS], flags=flags)
+            if ships:
+                precompiled.compile_kernel(source, out, flags)
+            else:
+                cpp.compile_shared(source, out, include=[sources.KERNELS], flags=flags)
 
-    return get(key, "kernel.so", build)
+    return (fallback.get if ships else cache.get)(key, "kernel.so", build)
 
 
 def cuda_binary(

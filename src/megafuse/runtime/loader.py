@@ -14,7 +14,16 @@ from types import ModuleType
 
 import torch
 
-from megafuse.runtime import build, builders, cache, cpp, fallback, fp32_matmul, progress
+from megafuse.runtime import (
+    build,
+    builders,
+    cache,
+    cpp,
+    fallback,
+    fp32_matmul,
+    precompiled,
+    progress,
+)
 from megafuse.runtime.cpp import CompileError
 
 HOST = Path(__file__).resolve().parent / "host"
@@ -194,6 +203,7 @@ def _compile(out: Path) -> None:
         # Not -I: the folder torch/ in it must not hide torch's own headers.
         flags.append(f"-iquote{HOST}")
         cpp.compile_shared('#include "torch/module.cpp"\n', out, flags=flags, libraries=libraries)
+        precompiled.make_ahead()  # kernels come next
 
 
 def _import(path: Path) -> ModuleType:

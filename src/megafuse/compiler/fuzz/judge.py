@@ -7,7 +7,8 @@ by an ulp at random, a few times: where a sum cancels, a comparison is close or 
 shared, these runs are far from each other, and so may the fused one be. Elements are judged one by
 one; an ulp is that of the exact value, or of an eighth of the root of the mean square.
 
-A result that looks wrong is judged again with many noisy runs before anyone is told.
+Noisy runs only allow more, and take most of the judging's time: they are made where a result looks
+wrong without them, a few, then many before anyone is told.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def wrong(names: list[str], fused: Results, yardstick: Yardstick) -> str | None:
         unlike = _unlike(mine, eager, strides=not name.startswith("the gradient"))
         if unlike:
             return f"{name} {unlike}"
-    for runs in (FEW, MANY):
+    for runs in (0, FEW, MANY):
         yardstick.more(runs)
         found = _worst(names, fused, yardstick)
         if found is None:

@@ -18,7 +18,7 @@ import torch
 
 from megafuse.compiler.fuzz.report import general
 from megafuse.compiler.fuzz.trial import Outcome
-from megafuse.runtime import provenance
+from megafuse.runtime import cpp, provenance
 
 
 def record(
@@ -30,7 +30,8 @@ def record(
     seconds: float = 0.0,
     modules: bool = False,
 ) -> dict[str, Any]:
-    """Of the programs from `first` on, all of them; one in `every` had the users' flags."""
+    """Of the programs from `first` on, all of them; one in `every` had the users' flags, and the
+    `others` this one for optimisation."""
     assert sorted(outcomes) == list(range(first, first + len(outcomes)))
     verdicts = Counter(o.verdict for o in outcomes.values())
     refused: dict[str, list[int]] = {}
@@ -55,6 +56,7 @@ def record(
         "cpu": provenance.cpu_name(),
         "cores": os.cpu_count(),
         "every": every,
+        "others": cpp.HASTY if device == "cpu" and every > 1 else "",
         "seconds": round(seconds, 1),
         "commit": commit,
         "changed": changed,
