@@ -19,8 +19,6 @@ else
   # Two: the suite compiles kernels, and torch runs threads of its own.
   PYTEST_ARGS ?= -n 2 --dist worksteal
 endif
-# HASTY=1 optimises the CPU kernels of most tests less: with empty caches `make test` is done sooner.
-HASTY ?=
 # Where there is an NVIDIA GPU, what compiles its kernels belongs to the environment.
 EXTRAS ?= dev$(if $(shell command -v nvidia-smi),$(comma)cuda)
 comma := ,
@@ -45,7 +43,6 @@ help:
 	@echo 'Each target first makes .venv with the versions of constraints.txt. Variables:'
 	@echo '  PYTHON=python3.12            the interpreter that .venv is made from'
 	@echo '  VENV=dir                     another place for the environment'
-	@echo '  HASTY=1                      make test optimises the CPU kernels of most tests less'
 	@echo '  EXTRAS=dev,cuda              what of pyproject.toml goes into it'
 	@echo '  PYTHON_ENV=/path/to/python   use this interpreter as it is: nothing is installed, so'
 	@echo '                               it needs torch, and pytest and so on for make test'
@@ -66,7 +63,7 @@ demo: $(READY)
 	$(PY) simple_demo.py --html report.html $(ARGS)
 
 test: $(READY)
-	MEGAFUSE_TEST_HASTY=$(HASTY) $(PY) -m pytest -m quick $(PYTEST_ARGS)
+	$(PY) -m pytest -m quick $(PYTEST_ARGS)
 
 test-all: $(READY)
 	$(PY) -m pytest $(PYTEST_ARGS)

@@ -18,7 +18,7 @@ import torch
 
 import megafuse
 from megafuse.ops import Op
-from megafuse.runtime import cpp, fallback, loader
+from megafuse.runtime import fallback
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -53,30 +53,6 @@ def strict() -> Iterator[None]:
         yield
 
 
-# ---- how CPU kernels are compiled
-
-HASTY = bool(os.environ.get("MEGAFUSE_TEST_HASTY"))
-
-
-@pytest.fixture(autouse=True)
-def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
-    """As users' are, or with MEGAFUSE_TEST_HASTY in 0.4 of the time: in the folders with most
-    kernels, but for tests of values, which share no kernel with others then."""
-    if not HASTY:
-        yield
-        return
-    in_folder = request.path.parent.name in quick.HASTY_FOLDERS
-    apart = not in_folder or request.node.originalname in quick.AS_USERS
-    host = loader.load() if apart else None
-    cpp.compile_hastily(not apart)
-    if host is not None:
-        host.forget_kernels()
-    yield
-    if host is not None:
-        host.forget_kernels()
-    cpp.compile_hastily(False)
-
-
 # ---- seeds
 
 CHOSEN = os.environ.get("MEGAFUSE_TEST_SEED", "")
@@ -90,8 +66,7 @@ if importlib.util.find_spec("hypothesis"):
 
 def pytest_report_header() -> str:
     kind = {"": "fixed, from each test's id", "random": "random"}.get(CHOSEN, CHOSEN)
-    flags = cpp.HASTY if HASTY else "users' flags"
-    return f"seeds: {kind}; CPU kernels: {flags}"
+    return f"seeds: {kind}"
 
 
 @pytest.fixture(autouse=True)

@@ -22,10 +22,6 @@ import pytest
 import torch
 
 VALUES = {"test_value", "test_rows", "test_error_of_every_choice", "test_error_of_rows"}
-# `make test HASTY=1` compiles CPU kernels in less time (conftest.py), but not of these tests, nor
-# outside of these folders.
-HASTY_FOLDERS = {"contract", "nn", "compiler", "graph"}
-AS_USERS = VALUES | {"test_larger", "test_larger_rows", "test_values_and_gradients"}
 
 
 def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:

@@ -29,7 +29,6 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="shell scripts and li
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEGAFUSE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cpp, "_hasty", False)
 
 
 def script(path: Path, text: str) -> Path:
@@ -212,8 +211,11 @@ def test_a_long_message_is_trimmed_and_an_error_pickles() -> None:
 
 
 @needs_compiler
-def test_hasty_kernels_differ_in_their_flags_and_so_in_their_key() -> None:
+def test_hasty_kernels_differ_in_their_flags_and_so_in_their_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     users = cpp.kernel_flags()
+    monkeypatch.setattr(cpp, "_hasty", False)  # and so after the test
     cpp.compile_hastily(True)
     assert cpp.HASTY in cpp.kernel_flags()
     assert "-O3" not in cpp.kernel_flags()
