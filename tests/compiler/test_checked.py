@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import megafuse as mf
 from megafuse.compiler.checked import Checks
+from megafuse.graph import torch_versions
 from megafuse.runtime import cpp
 
 pytestmark = [
@@ -196,6 +197,8 @@ def test_changes_of_the_model(name: str, model: Model, x: Tensor) -> None:
     CHANGES[name](model)
     assert not is_short(model, x)
     same(model, x)
+    if name == "buffer of another size" and torch_versions.GUARDS_LESS:
+        return  # Dynamo's guards do not see it, and the program does at each call
     settled(model, x)
     same(model, x)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import megafuse as mf
 from megafuse.compiler.checked import Checks
+from megafuse.graph import torch_versions
 from megafuse.runtime import cpp
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -33,6 +34,11 @@ def debugging(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEGAFUSE_CHECK_GUARDS", "1")
 
 
+def skip_what_is_tied(name: str) -> None:
+    if "T5" in name and torch_versions.GUARDS_LESS:
+        pytest.skip("before torch 2.12, tied weights that are arguments stay with Dynamo's guards")
+
+
 def checks(model: nn.Module) -> Checks:
     found: Checks = model._compiled_call_impl.checks  # type: ignore[union-attr]
     assert found.debugs
@@ -47,6 +53,7 @@ def same(model: nn.Module, inputs: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_inference(name: str) -> None:
+    skip_what_is_tied(name)
     family = FAMILIES[name]
     model, inputs = mf.optimize(family.make()), family.inputs()
     with torch.no_grad():
@@ -68,6 +75,7 @@ def test_inference(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "T5", "ViT"])
 def test_training(name: str) -> None:
+    skip_what_is_tied(name)
     family = FAMILIES[name]
     model, inputs = mf.optimize(family.make(num_hidden_layers=1).train()), family.inputs()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

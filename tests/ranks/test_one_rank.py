@@ -17,6 +17,8 @@ from ranks.launch import needs_gloo, on_ranks
 def all_engines(rank: int, kind: str) -> dict[str, list[float]]:
     import torch.distributed._functional_collectives as functional
 
+    from megafuse.compiler.backend import backend
+
     found = {"alone": models.train(models.gpt().to(kind))}
     found["ddp"] = models.train(cases.ddp(mf.optimize(models.gpt().to(kind))))
     found["fsdp"] = models.train(mf.optimize(cases.fsdp(models.gpt().to(kind))))
@@ -29,7 +31,7 @@ def all_engines(rank: int, kind: str) -> dict[str, list[float]]:
         return (x @ x).relu() + total * 2
 
     x = torch.linspace(-1, 1, 64 * 64, device=kind).view(64, 64)
-    compiled = torch.compile(function, backend="megafuse")
+    compiled = torch.compile(function, backend=backend)
     for _ in range(3):
         torch.testing.assert_close(compiled(x), function(x), rtol=1e-3, atol=1e-4)
     return found

@@ -23,10 +23,11 @@ _DYNAMO = {
     "skip_nnmodule_hook_guards": False,  # hooks that are added later are seen
     "specialize_float": True,  # else every math.pi is an argument, and a tensor on the CPU
     "recompile_limit": 32,  # kinds of calls: train, eval, no_grad, autocast, a batch of 1, …
-    # That two objects are one is a guard on both, not one on all variables: checked.py leaves
-    # those of the model out.
-    "use_lamba_guard_for_object_aliasing": False,
 }
+if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12):
+    # That two objects are one is a guard on both, not one on all variables: checked.py leaves those
+    # of the model out. (Before 2.12 there would be none: weights that are no longer tied ran tied.)
+    _DYNAMO["use_lamba_guard_for_object_aliasing"] = False
 
 
 def optimize(model: Model, *, graphs: bool | int = False) -> Model:
