@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch._dynamo import eval_frame
 
 from megafuse.compiler.spread import has_dtensors
 
@@ -101,9 +100,11 @@ class Optimized:
     """What an optimized module calls."""
 
     def __init__(self, model: nn.Module, runs: bool = True, graphs: bool | int = False) -> None:
-        from megafuse.compiler.recorded import Recorder  # takes sympy with it, which takes a second
+        from torch._dynamo import eval_frame  # takes sympy with it, which takes a second
 
-        self.model = model
+        from megafuse.compiler.recorded import Recorder
+
+        self.model, self.frames = model, eval_frame
         self.recorder = Recorder(model, runs, graphs)
         weakref.finalize(self, self.recorder.release).atexit = False  # the model is gone
         # As config.patch, in a fifth of its time: Dynamo does so itself for dynamic=True.
@@ -130,7 +131,7 @@ class Optimized:
         if torch.compiler.is_compiling() or torch.fx._symbolic_trace._is_fx_tracing_flag:
             forward: Any = self.model._call_impl
             return forward(*args, **kwargs)  # a part of what others capture
-        if eval_frame._stance.stance != "default":  # of torch.compiler.set_stance
+        if self.frames._stance.stance != "default":  # of torch.compiler.set_stance
             return self._through_dynamo(args, kwargs)
         found = self.checks.find(args, kwargs)
         if found is None:
