@@ -69,8 +69,9 @@ def _weights(x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
     and raises for those that are no class."""
     one = torch.ones((), dtype=x.dtype, device=x.device)
     if x.device.type == "cpu":  # of −1 everywhere, the losses are the weights
-        losses, _ = aten.nll_loss_forward((-one).expand(x.shape), target, weight, 0, ignore_index)
-        return losses
+        minus, losses = (-one).expand(x.shape), aten.nll_loss_forward
+        weights: Tensor = losses(minus, target, weight, 0, ignore_index)[0]
+        return weights
     # There nll_loss would make a copy of it that is not one number.
     is_kept = target != ignore_index
     classes = one.expand(x.shape[-1]) if weight is None else weight
