@@ -23,16 +23,20 @@ endif
 EXTRAS ?= dev$(if $(shell command -v nvidia-smi),$(comma)cuda)
 comma := ,
 
+# Tests start dozens of Pythons, and pytest rewrites every test file: kept, that is done once.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON_SOURCES = $(wildcard src tests examples notebooks benchmarks .ci *.py)
 CPP_SOURCES = $(shell find src examples \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench docs clean $(VENV)
+.PHONY: help demo test test-all test-every lint format bench docs clean $(VENV)
 
 help:
 	@echo 'make demo     run simple_demo.py on this machine, write report.html'
-	@echo 'make test     every op, every promise: under 10 minutes on 2 cores  (PYTEST_ARGS="-k gelu -x")'
-	@echo 'make test-all the whole suite, every combination: twice that and more'
+	@echo 'make test     every op, every promise: about twelve minutes on 2 cores  (PYTEST_ARGS="-k gelu -x")'
+	@echo 'make test-all  with every two parameters together, and long tests: half an hour more'
+	@echo 'make test-every  every combination: hours'
 	@echo 'make lint     ruff, mypy, clang-format; changes nothing'
 	@echo 'make format   let ruff and clang-format rewrite the sources'
 	@echo 'make bench    eager, torch.compile and fused side by side  (ARGS="--suite seeds")'
@@ -66,6 +70,9 @@ test: $(READY)
 	$(PY) -m pytest -m quick $(PYTEST_ARGS)
 
 test-all: $(READY)
+	$(PY) -m pytest -m "(quick or thorough) and not large" $(PYTEST_ARGS)
+
+test-every: $(READY)
 	$(PY) -m pytest $(PYTEST_ARGS)
 
 lint: $(READY)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
-import quick
+import selection
 import torch
 
 import megafuse
@@ -99,10 +99,12 @@ def seed_of(test: str) -> int:
     return zlib.crc32(test.encode()) >> 1
 
 
-# ---- what `make test` runs
+# ---- what `make test` and `make test-all` run
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in quick.chosen(items):
+    for item in selection.quick(items):
         item.add_marker(pytest.mark.quick)
+    for item in selection.thorough(items):
+        item.add_marker(pytest.mark.thorough)

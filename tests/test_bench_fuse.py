@@ -50,6 +50,7 @@ def test_what_is_least_to_move() -> None:
     assert row.work.bytes_moved == 7 * 4 * row.elements  # p, m, v in and out, and the gradient
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(cpp.find() is None, reason="needs a C++ compiler")
 def test_a_part_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "fuse.json"

@@ -396,6 +396,7 @@ def bench(*arguments: str) -> int:
     return cli.main(["bench", "--suite", "models", "--device", "cpu", "--tiny", *arguments])
 
 
+@pytest.mark.slow
 def test_the_whole_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Train steps in processes of their own, against float64; a contender that needs CUDA is left
     out."""
@@ -426,7 +427,7 @@ def test_the_whole_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @no_library
-@pytest.mark.slow
+@pytest.mark.seldom
 def test_ours_in_every_mode(tmp_path: Path) -> None:
     out = tmp_path / "models.json"
     chosen = ["--model", "gpt2", "--dtype", "bfloat16", "--contender", "optimize,eager"]

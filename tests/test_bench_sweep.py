@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from megafuse import cli
+from megafuse.bench import machine
 from megafuse.bench.result import NotAResult
 from megafuse.bench.sweep import case as cases
 from megafuse.bench.sweep import command, compiling, draw, hunt, judge, limits, look, result, show
@@ -326,6 +327,28 @@ def test_what_eager_refuses_is_skipped(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_compiling")
+@pytest.mark.parametrize("whose", ["eager", "fused"])
+def test_a_lost_device_ends_it_and_what_was_seen_is_kept(monkeypatch, planted, whose):
+    """Eager attention of torch 2.11 reads misaligned addresses: one case took all others along."""
+
+    def kills(*args: Any) -> torch.Tensor:
+        raise limits.LOST("CUDA error: misaligned address")
+
+    if whose == "fused":
+        planted("swiglu", kills)
+    else:
+        job = replace(cases.job_of(SMALL, "cpu"), reference=kills)
+        jobs = {"gelu_scale": cases.job_of(SMALL, "cpu"), "swiglu": job}
+        monkeypatch.setattr(look, "job_of", lambda case, device: jobs[case.op])
+    found = hunt.hunt([SMALL, replace(SMALL, op="swiglu"), SMALL], "cpu", 60.0, hunt.Watcher())
+    assert [seen.lost for seen in found.seen] == [False, True]
+    assert [seen.why for seen in found.failed] == [
+        f"{'eager: ' if whose == 'eager' else ''}AcceleratorError: CUDA error: misaligned address"
+    ]
+    assert "failed: swiglu 64×1024 float32" in show.text(sweep_of(found))
+
+
+@pytest.mark.usefixtures("no_compiling")
 def test_it_ends_when_the_time_is_over():
     endless = itertools.repeat(SMALL)
     assert hunt.hunt(endless, "cpu", 0.5, hunt.Watcher()).seen != []
@@ -423,6 +446,14 @@ def test_a_compiled_rival_is_timed_carefully(compiles, planted):
 # ---- limits
 
 
+def test_what_takes_the_device_along_in_eager_is_not_called():
+    case = Case("attention", "forward", "bfloat16", (2, 2, 1, 8), "tiny", "gap")
+    assert limits.kills_torch(case, "cuda")
+    for fine in (replace(case, layout="plain"), replace(case, shape=(2, 2, 3, 8)), SMALL):
+        assert limits.kills_torch(fine, "cuda") is None
+    assert limits.kills_torch(case, "cpu") is None
+
+
 def test_a_case_that_needs_too_much_memory_is_skipped(monkeypatch):
     monkeypatch.setattr(limits, "free_bytes", lambda device: 1 << 20)
     seen = look.look(SMALL, "cpu", Compiler(0.0))
@@ -451,7 +482,7 @@ def test_onednn_is_as_it_was_after_each_case():
 
 
 def sweep_of(found: hunt.Found) -> result.Sweep:
-    return result.of(found, "cpu", "megafuse bench --sweep", 3, 10.0, 11.0)
+    return result.of(found, machine.about("cpu"), "megafuse bench --sweep", 3, 10.0, 11.0)
 
 
 def seen_with(careful: look.Timings, case: Case = SMALL) -> look.Seen:

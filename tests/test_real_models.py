@@ -89,8 +89,10 @@ def test_logits(family: Family, dtype: torch.dtype, device: str) -> None:
 
 
 # Their gradients are small differences of large sums. Over 24 batches our error there is that of
-# torch, but both differ by several times from batch to batch, and 1 in 7 would break the rule.
-CANCEL = ("query", "key", "q_proj", "k_proj", "c_attn")
+# torch, but both differ by several times from batch to batch, and 1 in 7 would break the rule. So
+# they have room for that, and for no more.
+CANCEL = ("query", "key", "q_proj", "k_proj", "q_lin", "k_lin", "c_attn")
+BETWEEN_BATCHES = 8.0
 
 
 def test_gradients(family: Family, device: str) -> None:
@@ -103,8 +105,8 @@ def test_gradients(family: Family, device: str) -> None:
     )
     assert mine.keys() == known.keys()
     for name, gradient in known.items():
-        if not any(part in name for part in CANCEL):
-            check(name, mine[name], theirs[name], gradient.cpu())
+        room = BETWEEN_BATCHES if any(part in name for part in CANCEL) else 1.0
+        check(name, mine[name], theirs[name], gradient.cpu(), room=room)
 
 
 def test_parameters_stay(family: Family) -> None:

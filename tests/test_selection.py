@@ -1,4 +1,4 @@
-"""tests/quick.py and the seeds: what `make test` runs, and with which numbers."""
+"""tests/selection.py and the seeds: what `make test` and `make test-all` run, which numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import quick
+import selection
 import torch
 from conftest import CHOSEN, FLOATS, dtype_name, seed_of
 
@@ -37,16 +37,16 @@ def pytest_says(*arguments: str, **environment: str) -> str:
 
 
 class Item:
-    """A test as far as `quick` looks at it."""
+    """A test as far as `selection` looks at it."""
 
-    def __init__(self, function: str, slow: bool = False, **parameters: object) -> None:
+    def __init__(self, function: str, mark: str = "", **parameters: object) -> None:
         self.originalname = function
         self.nodeid = f"tests/test_x.py::{function}[{'-'.join(map(str, parameters.values()))}]"
         self.callspec = type("Callspec", (), {"params": parameters})
-        self.slow = slow
+        self.mark = mark
 
     def get_closest_marker(self, name: str) -> bool | None:
-        return True if self.slow and name == "slow" else None
+        return True if name == self.mark else None
 
 
 class Case:
@@ -83,7 +83,7 @@ def on(items: list[Item], device: str) -> list[Item]:
 
 def test_every_op_and_every_value_of_every_parameter_is_there_on_each_device():
     everything = combined("test_layout")
-    found = quick.chosen(everything)
+    found = selection.quick(everything)
     for device in DEVICES:
         here = on(found, device)
         assert {item.callspec.params["case"].name for item in here} == {"one", "two"}
@@ -94,9 +94,9 @@ def test_every_op_and_every_value_of_every_parameter_is_there_on_each_device():
 
 
 def test_values_have_every_choice_and_every_op_in_every_dtype():
-    everything = combined(min(quick.VALUES))
+    everything = combined(min(selection.VALUES))
     for device in DEVICES:
-        here = on(quick.chosen(everything), device)
+        here = on(selection.quick(everything), device)
         assert values(here, "case") == values(everything, "case")
         pairs = {(i.callspec.params["case"].name, i.callspec.params["dtype"]) for i in here}
         assert pairs == {(op, dtype) for op in ("one", "two") for dtype in FLOATS}
@@ -104,15 +104,43 @@ def test_values_have_every_choice_and_every_op_in_every_dtype():
 
 def test_the_order_of_collection_does_not_matter():
     everything = combined("test_layout")
-    names = [{item.nodeid for item in quick.chosen(o)} for o in (everything, everything[::-1])]
+    names = [{item.nodeid for item in selection.quick(o)} for o in (everything, everything[::-1])]
     assert names[0] == names[1]
 
 
 def test_slow_tests_are_not_quick():
-    plain, slow = Item("test_plain"), Item("test_long", slow=True)
-    assert quick.chosen([plain, slow]) == [plain]
+    plain, slow = Item("test_plain"), Item("test_long", "slow")
+    assert selection.quick([plain, slow]) == [plain]
 
 
+def test_what_only_a_gpu_tells_apart_is_quick_there_alone():
+    here, there = (Item("test_tails", "of_gpu", device=device) for device in DEVICES)
+    assert selection.quick([here, there]) == [there]
+
+
+def test_thorough_tests_have_every_two_values_together_and_every_choice():
+    everything = combined("test_layout")
+    found = selection.thorough([*everything, Item("test_long", "slow")])
+    assert found[-1].originalname == "test_long", "slow ones too"
+    for device in DEVICES:
+        here = on(found[:-1], device)
+        for two in (("dtype", "shape"), ("case", "device")):
+            assert values(here, *two) == values(on(everything, device), *two)
+        for other in ("dtype", "shape"):
+            pairs = {(i.callspec.params["case"].name, i.callspec.params[other]) for i in here}
+            assert len(pairs) == 2 * len(values(everything, other))
+        assert len(here) < len(on(everything, device)) / 2
+    assert selection.thorough([Item("test_long", "seldom")]) == []
+
+
+def test_one_setting_of_a_module_will_do_but_for_its_values():
+    cases = [Case(name, "a") for name in ("Linear", "Linear-no-bias", "Norm")]
+    for function, count in (("test_pickle", 2), ("test_results_and_gradients_are_torchs", 3)):
+        items = [Item(function, case=case, device="cpu") for case in cases]
+        assert len(selection.quick(items)) == count
+
+
+@pytest.mark.slow
 def test_every_op_has_quick_tests_of_value_and_gradient_in_every_dtype():
     files = [str(HERE / "contract" / f"test_{name}.py") for name in ("value", "gradient")]
     said = pytest_says("--collect-only", "-m", "quick", *files)

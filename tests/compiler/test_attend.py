@@ -40,13 +40,13 @@ class Attends(nn.Module):
 @pytest.mark.parametrize(
     ("how", "masked", "ours"),
     [
-        ({}, False, True),
         ({"is_causal": True, "scale": 0.3}, False, True),
-        ({"enable_gqa": True}, False, True),
+        pytest.param({}, False, True, marks=pytest.mark.slow),
+        pytest.param({"enable_gqa": True}, False, True, marks=pytest.mark.slow),
         ({}, True, True),
-        ({"dropout_p": 0.1}, False, False),
+        pytest.param({"dropout_p": 0.1}, False, False, marks=pytest.mark.slow),
     ],
-    ids=["plain", "causal", "groups", "masked", "dropout"],
+    ids=["causal", "plain", "groups", "masked", "dropout"],
 )
 def test_attention_is_our_op(how: dict[str, Any], masked: bool, ours: bool) -> None:
     model, x = Attends(**how), torch.randn(2, 7, 16, requires_grad=True)
@@ -69,6 +69,7 @@ def test_attention_is_our_op(how: dict[str, Any], masked: bool, ours: bool) -> N
         torch.testing.assert_close(found, mf.deoptimize(model)(other))
 
 
+@pytest.mark.slow
 def test_a_mask_that_wants_a_gradient_is_torchs() -> None:
     model, x = Attends(), torch.randn(2, 7, 16)
     mask = torch.randn(1, 4, 7, 7, requires_grad=True)
@@ -123,12 +124,8 @@ class Masked(Attends):
         return super().forward(x, self.mask(x.shape[1]).expand(x.shape[0], 1, -1, -1))
 
 
-QUICK = ("causal", "packed", "window")
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=() if k in QUICK else pytest.mark.slow) for k in MASKS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
 def test_masks_that_are_known(kind: str, grad: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a mask lets queries see is proven, never guessed; both passes then read none."""

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from compiler.backward_cases import CASES, Case
 from megafuse.compiler import fuse
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hasty")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", CASES)

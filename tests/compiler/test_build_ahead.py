@@ -15,7 +15,7 @@ from megafuse.compiler import fuse
 from megafuse.compiler.backend import backend
 from megafuse.runtime import build, builders, cpp, fallback, loader
 
-pytestmark = pytest.mark.usefixtures("poisoned", "hasty")
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 class Asked:

@@ -24,7 +24,7 @@ from megafuse.graph import torch_versions
 from megafuse.runtime import cpp
 
 pytestmark = [
-    pytest.mark.usefixtures("anew", "hasty"),
+    pytest.mark.usefixtures("anew"),
     pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler"),
 ]
 WIDTH = 8

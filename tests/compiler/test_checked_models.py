@@ -23,7 +23,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 hf = pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.usefixtures("anew", "hasty"),
+    pytest.mark.usefixtures("anew"),
     pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler"),
 ]
 
@@ -51,7 +51,13 @@ def same(model: nn.Module, inputs: dict[str, Tensor]) -> None:
     )
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+OFTEN = ("BERT", "GPT-2", "Llama", "Qwen3", "T5", "ViT")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in OFTEN else pytest.mark.seldom) for n in FAMILIES],
+)
 def test_inference(name: str) -> None:
     skip_what_is_tied(name)
     family = FAMILIES[name]
@@ -73,7 +79,10 @@ def test_inference(name: str) -> None:
         assert checks(model).find((), inputs) is not None
 
 
-@pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "T5", "ViT"])
+@pytest.mark.parametrize(
+    "name",
+    ["GPT-2", "ViT", *(pytest.param(n, marks=pytest.mark.seldom) for n in ("BERT", "Llama", "T5"))],
+)
 def test_training(name: str) -> None:
     skip_what_is_tied(name)
     family = FAMILIES[name]

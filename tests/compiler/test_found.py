@@ -141,7 +141,7 @@ def test_a_graph_for_one_number_is_not_run_for_another(
         "logical_xor",
     ],
 )
-def test_strides_of_operands_that_lie_otherwise(call: str, hasty: None) -> None:
+def test_strides_of_operands_that_lie_otherwise(call: str) -> None:
     """torch's tracer took the strides of another operand than its kernels."""
     source = f"""
         def program(a0, a1, a2):

@@ -86,6 +86,7 @@ ONE_LINERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ONE_LINERS.values(), ids=list(ONE_LINERS))
 def test_one_line(which: tuple[str, Argument]) -> None:
     statement, argument = which

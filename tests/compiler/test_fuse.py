@@ -67,6 +67,7 @@ def test_any_shape(shape: tuple[int, ...]) -> None:
     same(fuse(scaled), torch.randn(shape), torch.randn(shape))
 
 
+@pytest.mark.slow
 def test_many_variants_end_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     fused = fuse(lambda x, how: x + len(how))
     x = torch.ones(3)

@@ -26,7 +26,7 @@ SEED, PROGRAMS, MORE = 0, 15, 60  # ranges of thousands are run by hand: CONTRIB
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-@pytest.mark.parametrize("third", range(3))
+@pytest.mark.parametrize("third", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_programs_are_right(third: int) -> None:
     are_right(generate, SEED, range(third, PROGRAMS, 3))
 

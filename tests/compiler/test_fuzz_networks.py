@@ -18,7 +18,7 @@ from megafuse.compiler.fuzz.shrink import shrunk
 
 SEED, NETWORKS, MORE = 0, 1, 5  # hundreds are run by hand: CONTRIBUTING.md
 
-pytestmark = pytest.mark.usefixtures("quiet", "hasty", "anew")
+pytestmark = pytest.mark.usefixtures("quiet", "anew")
 
 
 def test_networks_are_right() -> None:

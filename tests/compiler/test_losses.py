@@ -48,6 +48,7 @@ def program(form: str, dtype: str, rows: tuple[int, int]) -> Program:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form: str) -> None:
     check(program(form, "float32", (5, 33)))

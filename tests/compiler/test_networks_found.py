@@ -13,7 +13,7 @@ from megafuse.runtime import cpp
 
 pytestmark = [
     pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler"),
-    pytest.mark.usefixtures("hasty", "anew"),
+    pytest.mark.usefixtures("anew"),
 ]
 
 

@@ -11,7 +11,7 @@ from megafuse.runtime import cpp
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.usefixtures("hasty", "anew"),
+    pytest.mark.usefixtures("anew"),
     pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler"),
 ]
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
+import logging
+import logging.handlers
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -104,6 +108,7 @@ def test_deoptimize_leaves_nothing() -> None:
     assert mf.deoptimize(model) is model
 
 
+@pytest.mark.slow
 def test_copies_are_plain_models() -> None:
     model, x = mf.optimize(Model()), tokens()
     model(x)
@@ -326,6 +331,48 @@ def test_autocast_and_grad_scaler() -> None:
 @pytest.mark.slow
 def test_gradient_checkpointing() -> None:
     same(mf.optimize(Model(checkpoints=True)), tokens())
+
+
+class Talkative(nn.Module):
+    """Says something between two layers, as transformers' models do."""
+
+    def __init__(self, logger: Any, says: Callable[[Tensor], str]) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.logger, self.says = logger, says
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        self.logger.warning_once(self.says(x))
+        return self.second(x)
+
+
+class Logger(logging.Logger):
+    @functools.lru_cache(None)  # noqa: B019 (as transformers has it)
+    def warning_once(self, text: str) -> None:
+        self.warning(text)
+
+
+@pytest.mark.parametrize(
+    ("says", "in_one"),
+    [(lambda x: f"this {'model'} is old", True), (lambda x: f"mean {x.mean().item():.1f}", False)],
+    ids=["constant", "from a value"],
+)
+def test_what_a_logger_says_once_is_no_end_of_a_graph(
+    says: Callable[[Tensor], str], in_one: bool
+) -> None:
+    logger, heard = Logger("talkative"), logging.handlers.BufferingHandler(100)
+    logger.addHandler(heard)
+    model, x = Talkative(logger, says), torch.randn(4, 8)
+    expected = model(x)
+    said = [record.getMessage() for record in heard.buffer]
+    Logger.warning_once.cache_clear()
+    heard.buffer.clear()
+    mf.optimize(model)
+    for _ in range(3):
+        torch.testing.assert_close(model(x), expected)
+    assert [record.getMessage() for record in heard.buffer] == said
+    assert (len(model._compiled_call_impl.recorder.graphs) == 1) is in_one
 
 
 def test_other_sizes_compile_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,6 @@ hf = pytest.importorskip("transformers", reason="needs transformers, of the dev 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "optimize.md"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.usefixtures("hasty"),
     pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler"),
 ]
 

@@ -148,6 +148,7 @@ def test_weights_that_change_in_place_are_read_anew() -> None:
     assert replays(models[1]) == [STEPS - 2]
 
 
+@pytest.mark.slow
 def test_a_parameter_that_lies_elsewhere_has_a_recording_of_its_own() -> None:
     models, x = tuple(model.eval() for model in pair()), tokens()
     with torch.no_grad():
@@ -206,6 +207,7 @@ def test_sizes_that_come_once_are_not_recorded_nor_remembered_for_ever() -> None
     assert len(program.kinds) == replayed._KINDS
 
 
+@pytest.mark.slow
 def test_inputs_with_gaps_and_overlaps() -> None:
     class Scaled(nn.Module):
         def forward(self, x: Tensor, scale: Tensor) -> Tensor:
@@ -260,6 +262,7 @@ def trained(models: tuple[nn.Module, ...], steps: int = 2 * STEPS, **zero: bool)
     same_state(*models)
 
 
+@pytest.mark.slow
 def test_training() -> None:
     models = pair()
     trained(models)
@@ -272,6 +275,7 @@ def test_training() -> None:
         assert kind.lends
 
 
+@pytest.mark.slow
 def test_training_draws_new_numbers_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that it draws without recordings: by the same programs, since two captures draw
     differently."""
@@ -302,6 +306,7 @@ def test_gradients_that_stay_where_they_are() -> None:
     assert min(replays(models[1])) > STEPS
 
 
+@pytest.mark.slow
 def test_gradients_are_added_up() -> None:
     models = pair()
 
@@ -330,6 +335,7 @@ def test_gradients_that_are_kept_do_not_change() -> None:
         close(ours, theirs)
 
 
+@pytest.mark.slow
 def test_two_forwards_before_a_backward() -> None:
     models = pair()
 
@@ -383,6 +389,7 @@ def test_inference_between_forward_and_backward() -> None:
     assert min(replays(models[1])) > 0
 
 
+@pytest.mark.slow
 def test_parameters_that_share_their_gradient() -> None:
     class Sum(nn.Module):
         def __init__(self) -> None:

@@ -36,6 +36,7 @@ def doubles(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [shared, normed, two, pair], ids=lambda f: f.__name__)
 def test_gradgradcheck(function: Any) -> None:
     fused = fuse(function)

@@ -77,6 +77,7 @@ def test_weights_of_groups(dtype: torch.dtype) -> None:
         same(group_norm, args, fused)
 
 
+@pytest.mark.slow
 def test_strided_arguments_in_pieces() -> None:
     fused = fuse(rotate_half)
     x = torch.randn(3, 12, 5).transpose(1, 2).requires_grad_()
@@ -124,6 +125,7 @@ def test_a_backward_that_gets_sizes_as_numbers() -> None:
         torch.testing.assert_close(mine, want)
 
 
+@pytest.mark.slow
 def test_heads_of_several_layers() -> None:
     """Each layer's heads make a guard of products of sizes beside the one that says it all."""
 

@@ -39,6 +39,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     return environment(cold_cache(tmp_path))
 
 
+@pytest.mark.slow
 def test_an_interrupted_activation_is_finished_by_the_next_call(env: dict[str, str]) -> None:
     code = """
 failing[middle] = KeyboardInterrupt()
@@ -84,6 +85,7 @@ print(counted == dict.fromkeys(names, 1) | {"unwritten": counted["unwritten"]})
     assert run(COUNTED + code, env)[0] == "True\n" * 5
 
 
+@pytest.mark.slow
 def test_an_op_registered_again_is_the_same_op(env: dict[str, str]) -> None:
     """Ctrl-C between the registration and Python's note of it."""
     code = """
@@ -101,6 +103,7 @@ print(counted["gelu_scale"], host.launch_count() - before)
     assert run(COUNTED + code, env)[0] == "2 3\n"
 
 
+@pytest.mark.slow
 def test_a_program_finds_arguments_by_name(env: dict[str, str]) -> None:
     """ffn's, under a signature that has everything in another order."""
     code = """

@@ -17,8 +17,8 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
 
-SHAPES = [(2048, 768, 2304), (4096, 3072, 768), (1000, 4096, 1160), (8192, 256, 512)]
-SHAPES += [(1985, 444, 1332), (1999, 1777, 445), (4097, 255, 1025)]  # no whole 16 bytes of halves
+SHAPES = [(2048, 768, 2304), (4096, 3072, 768), (1000, 4096, 1160), (32768, 256, 1024)]
+SHAPES += [(7985, 444, 2665), (1999, 1777, 445), (16385, 255, 2049)]  # no whole 16 bytes of halves
 
 
 @pytest.fixture(autouse=True)

@@ -42,6 +42,7 @@ def test_lengths(name: str, shape: tuple[int, int], dtype: torch.dtype, device: 
     compare(name, *arguments(name, x, other, row))
 
 
+@pytest.mark.of_gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(50, 333), (50, 336), (9, 2, 1001)], ids=str)
 @pytest.mark.parametrize("name", ROWS)
@@ -52,6 +53,7 @@ def test_layouts(name: str, shape: tuple[int, ...], layout: str, device: str) ->
     compare(name, *arguments(name, x, laid(other, layout), row))
 
 
+@pytest.mark.of_gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("name", ROWS)
 def test_other_dtypes(name: str, dtype: torch.dtype, device: str) -> None:

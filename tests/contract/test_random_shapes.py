@@ -78,8 +78,9 @@ def calls(draw: st.DrawFn, tensors: int) -> tuple[tuple[int, ...], list[View]]:
     return shape, [draw(views(len(shape), dtypes)) for _ in range(tensors)]
 
 
-# A batch has a few examples and a seed of its own; `make test` has one batch of each op. The first
-# example of a batch is the simplest there is, so none has only one.
+# A batch has a few examples and a seed of its own. Its first example is the simplest there is, so
+# none has only one.
+BATCHES = [0, 1, *(pytest.param(n, marks=pytest.mark.seldom) for n in (2, 3))]
 
 
 def few(examples: int) -> settings:
@@ -92,7 +93,7 @@ def few(examples: int) -> settings:
     )
 
 
-@pytest.mark.parametrize("batch", range(4))
+@pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("case", pointwise(ONE_EACH), ids=str)
 def test_any_call(case: Case, batch: int, device: str, seed: int) -> None:
     places = [i for i, a in enumerate(case.op.arguments) if a.is_tensor]
@@ -117,7 +118,7 @@ def test_any_call(case: Case, batch: int, device: str, seed: int) -> None:
     run()
 
 
-@pytest.mark.parametrize("batch", range(4))
+@pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("case", shaped(ONE_EACH), ids=str)
 def test_any_rows(case: Case, batch: int, device: str, seed: int) -> None:
     layouts = st.sampled_from(["as it is", *VIEWS])

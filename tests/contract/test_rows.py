@@ -171,6 +171,7 @@ def test_many_short_rows(cols: int, device: str) -> None:
 EQUAL_COLS = [*range(1, 41), 63, 100, 127, 1000, 70_001]  # the last is more than one piece
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", [torch.float32, torch.float64])
 def test_equal_numbers(stored: torch.dtype) -> None:
     """Their mean is that number, so a layer norm gives its bias and no gradient for its weight,
@@ -376,6 +377,7 @@ def test_layouts(name: str, device: str) -> None:
 # ---- weights and gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_absent_weights(weight: bool, bias: bool, device: str) -> None:
@@ -386,6 +388,7 @@ def test_absent_weights(weight: bool, bias: bool, device: str) -> None:
     compare("residual_layer_norm", x, x.flip(0), *rows, 0.0, True, 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float64])
 def test_weights_of_another_dtype(stored: torch.dtype, device: str) -> None:
     x = drawn((40, 256), torch.bfloat16, device)
@@ -408,6 +411,7 @@ def test_residual_of_another_dtype_promotes(device: str) -> None:
     near(s, wide(x) + wide(residual), torch.float32)
 
 
+@pytest.mark.slow
 def test_only_what_is_wanted(device: str) -> None:
     """Every subset of the gradients: the others neither disturb nor appear."""
     tensors = [drawn((33, 70), torch.float32, device) for _ in range(2)]

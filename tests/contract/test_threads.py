@@ -35,6 +35,7 @@ def shared_out(work: Callable[[], object]) -> int:
     return host.shared_out_count() - before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("torchs_threads")
 def test_eight_threads(device: str, seed: int) -> None:
     """Forward and backward of every op, interleaved; kernels are compiled in the midst of it, and

@@ -116,6 +116,7 @@ def test_recomputation_saves_memory(act: str) -> None:
     assert levels[2] == row * features + always
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("recompute", [0, 1, 2])
@@ -149,6 +150,7 @@ def _through(f: Any, x: Tensor, given: dict[str, Tensor], more: dict[str, Any]) 
     return [out, *torch.autograd.grad(out, [x, *given.values()], weights)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_float32_beside_narrow_weights(device: str) -> None:
     """Without autocast too: x and the norms in float32, products in bfloat16."""
@@ -188,6 +190,7 @@ def test_is_torchs_encoder_layer(device: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_nothing_for_what_is_not_wanted() -> None:
     """Frozen parts get no gradient, and the others the same as ever."""
     given = parameters(16, 32)

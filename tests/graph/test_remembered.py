@@ -44,6 +44,7 @@ def proofs(count: int) -> list[int]:
     return [each.cache_info().misses for each in PROOFS]
 
 
+@pytest.mark.slow
 def test_more_layers_take_no_more_proofs() -> None:
     assert proofs(6) == proofs(3)
 

@@ -71,6 +71,7 @@ def test_tells_what_it_replaced_and_leaves_the_rest() -> None:
     assert fused.convert(model) == {}
 
 
+@pytest.mark.slow
 def test_nothing_but_the_class_changes() -> None:
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -66,6 +66,7 @@ def test_seed_repeats_it(make, device: str) -> None:
     assert torch.equal(*results)
 
 
+@pytest.mark.slow
 @each
 def test_mean_is_kept(make, device: str) -> None:
     """Many passes in training average to one in eval, about (norms and attention bend it)."""

@@ -74,6 +74,7 @@ def test_results_and_gradients_are_torchs(case: Case, dtype: torch.dtype, device
     check_module(ours, twin, case.inputs(dtype, device), case.kink)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["half", "bfloat16", "double"])
 @each
 def test_cast_after_the_fact(case: Case, dtype: str, device: str) -> None:
@@ -85,6 +86,7 @@ def test_cast_after_the_fact(case: Case, dtype: str, device: str) -> None:
     torch.testing.assert_close(got, expected, rtol=0.03, atol=0.06)
 
 
+@pytest.mark.slow
 @each
 def test_autocast(case: Case, device: str) -> None:
     """The dtype that torch's module gives, values near its own, gradients in float32."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import faulthandler
 import os
 import time
 from collections.abc import Callable
@@ -44,6 +45,7 @@ def _run(
 ) -> None:
     from megafuse.runtime import fallback
 
+    faulthandler.enable()  # a rank that crashes says where
     torch.set_num_threads(1)
     if backend == "nccl":
         torch.cuda.set_device(rank)

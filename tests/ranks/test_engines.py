@@ -36,7 +36,11 @@ def alone() -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize(
-    ("count", "name"), [(2, name) for name in TWO] + [(4, name) for name in FOUR]
+    ("count", "name"),
+    [
+        *((2, name) for name in TWO),
+        *(pytest.param(4, name, marks=pytest.mark.seldom) for name in FOUR),
+    ],
 )
 def test_ranks_train_as_one_does(
     count: int, name: str, found: Any, alone: dict[str, list[float]]

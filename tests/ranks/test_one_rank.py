@@ -38,7 +38,7 @@ def all_engines(rank: int, kind: str) -> dict[str, list[float]]:
 
 
 @needs_gloo
-@pytest.mark.slow
+@pytest.mark.seldom
 def test_one_rank_trains_as_without_engines(device: str, tmp_path: Path) -> None:
     backend = "nccl" if device == "cuda" else "gloo"
     (found,) = on_ranks(1, all_engines, tmp_path, device, backend=backend)

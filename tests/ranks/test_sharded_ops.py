@@ -148,7 +148,7 @@ def compared(mine: list[Any], theirs: list[Any], layout: str) -> list[str]:
     return found
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.seldom)])
 def wrong(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[str]]:

@@ -1,6 +1,6 @@
-"""Two ranks, quickly: where sharded results lie and what travels for it, random numbers, one model.
+"""Two ranks: where sharded results lie and what travels for it, random numbers, one model.
 
-The rest is slow: every op and layout (test_sharded_ops.py), every engine (test_engines.py).
+Every op and layout is in test_sharded_ops.py, every engine in test_engines.py.
 """
 
 from __future__ import annotations
@@ -199,6 +199,7 @@ def all_checks(rank: int) -> dict[str, str]:
     return wrong
 
 
+@pytest.mark.slow
 @needs_gloo
 def test_two_ranks(tmp_path: Any) -> None:
     """All in one pair of processes: starting them takes longest."""
