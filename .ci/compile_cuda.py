@@ -1,21 +1,21 @@
 """Compiles every CUDA kernel of the package for every architecture, without a GPU.
 
-    python .ci/compile_cuda.py              NVRTC 13 and NVRTC 12, one or two architectures a kernel
+    python .ci/compile_cuda.py              every kernel twice: for sm_70, and in turn another
     python .ci/compile_cuda.py --every      every kernel for every architecture
     python .ci/compile_cuda.py --quick      one architecture for each NVRTC
     python .ci/compile_cuda.py --arch sm_90 --arch sm_120
     python .ci/compile_cuda.py --op layer_norm --op rms_norm
 
-The kernels come from `megafuse.registry.catalog.jobs()`, their options from
-`megafuse.runtime.nvrtc.options()`: what is compiled here is what a GPU would be given. A process
-can load only one major version of cuda-bindings, so this script hands the jobs as JSON to itself,
-once for each toolkit: version 13 in this environment where it has that (pip install -e
-".[nvrtc]"), else in `.venv-nvrtc13`, and version 12 in `.venv-nvrtc12`; it makes these when
+The kernels come from `megafuse.registry.catalog.jobs()` and `megafuse.decode.kernel.catalog()`,
+their options from `megafuse.runtime.nvrtc.options()`: what is compiled here is what a GPU would be
+given. A process can load only one major version of cuda-bindings, so this script hands the jobs as
+JSON to itself, once for each toolkit: version 13 in this environment where it has that (pip install
+-e ".[nvrtc]"), else in `.venv-nvrtc13`, and version 12 in `.venv-nvrtc12`; it makes these when
 missing. Those workers import no torch.
 
-A kernel's variants differ in little that an architecture cares about, so each is compiled for the
-oldest one and, in turn, for one of the others (with NVRTC 12 every fourth): every architecture gets
-its share of every kernel, in a third of the time.
+A kernel's variants differ in little that an architecture cares about. So each is compiled by
+NVRTC 12 for sm_70, which has the fewest instructions to choose from, and by NVRTC 13 for one of its
+architectures in turn: every architecture gets its share of every kernel, in a quarter of the time.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ PACKAGES = {
     13: ("cuda-core==1.2.2", "cuda-bindings==13.0.3", "nvidia-cuda-nvrtc==13.0.88", "numpy"),
     12: ("cuda-core==1.2.2", "cuda-bindings==12.9.10", "nvidia-cuda-nvrtc-cu12==12.9.86", "numpy"),
 }
-# One kernel in so many is also compiled for another: what NVRTC 13 takes there, 12 takes as well.
-OTHERS = {13: 1, 12: 4}
+# What compiles every kernel for its first architecture, and one in so many for another (what
+# NVRTC 13 takes there, 12 takes as well); with the rest, architectures take turns.
+FIRST_FOR_ALL = {12: 16}
 PROCESSES = 2
 LOGS_SHOWN = 10  # one mistake in a shared header fails every kernel
 
@@ -101,7 +102,7 @@ def work(major: int, jobs: list[Job], archs: list[str], share: bool) -> int:
         pending = [
             pool.submit(compile_one, job, arch)
             for i, job in enumerate(jobs)
-            for arch in wanted(job.only, archs, i if share else None, OTHERS[major])
+            for arch in wanted(job.only, archs, i if share else None, FIRST_FOR_ALL.get(major))
         ]
         for future in as_completed(pending):
             done = future.result()
@@ -118,13 +119,15 @@ def work(major: int, jobs: list[Job], archs: list[str], share: bool) -> int:
     return len(failures)
 
 
-def wanted(only: str | None, archs: list[str], turn: int | None, others: int) -> list[str]:
-    """The architectures for a kernel: the one it is for, else all, or the first and, for one kernel
-    in `others`, in turn another."""
+def wanted(only: str | None, archs: list[str], turn: int | None, others: int | None) -> list[str]:
+    """The architectures for a kernel: the one it is for, else all; or, where it has a turn, one of
+    them, or the first and, for one kernel in `others`, another."""
     if only:
         return [only] if only.rstrip("af") in archs else []  # sm_90a is a feature set of sm_90
-    if turn is None or len(archs) < 3:
+    if turn is None or len(archs) == 1:
         return archs
+    if others is None:
+        return [archs[turn % len(archs)]]
     if turn % others:
         return archs[:1]
     return [archs[0], archs[1 + turn // others % (len(archs) - 1)]]
@@ -158,10 +161,14 @@ def here() -> int | None:
 
 def catalog(ops: list[str]) -> list[Job]:
     """Every kernel that the package can ask NVRTC for, or those of some ops."""
-    from megafuse.registry.catalog import jobs
+    from megafuse.decode.kernel import catalog as decoding
+    from megafuse.registry import catalog
     from megafuse.runtime.nvrtc import options
 
-    found = list(jobs())
+    found = list(catalog.jobs())
+    newer = [arch for arch in ARCHITECTURES[13] if arch != "sm_75"]  # it has no copies that go on
+    for i, (name, source) in enumerate(decoding()):
+        found.append(catalog.Job(name, "decode", source, arch=newer[i % len(newer)]))
     unknown = set(ops) - {job.op for job in found}
     if unknown:
         known = ", ".join(sorted({job.op for job in found}))
