@@ -135,10 +135,10 @@ def sweep(
             continue
         host.forget_kernels()
         name, variant = captured(call)[family]
-        # In copies of a tensor: what is read or written of whole rows, without weights.
-        shared = [a.name for a in op.arguments if a.shape == "C"]
-        weights = sum(family == "rows_forward" or name in op.autograd.saves for name in shared)
-        moved = (sum(o.walk == "c" for o in variant.operands) - weights) / 2
+        # In copies of a tensor: what is read or written of whole rows, without what they share.
+        shared = variant.inputs[len(variant.inputs) - variant.late :]
+        of_rows = sum(o.walk == "c" for o in variant.operands)
+        moved = (of_rows - sum(o.walk == "c" for o in shared)) / 2
         shapes = list(dict.fromkeys([shipped(variant), *candidates(variant)]))
         sources = []
         for shape in shapes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -277,7 +277,9 @@ def _number(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold: floats of 6 digits, None for NaN and Inf."""
+    """What JSON can hold: dicts for dataclasses, floats of 6 digits, None for NaN and Inf."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -10,7 +10,7 @@ import warnings
 
 import torch
 
-from megafuse.bench import options, refusal
+from megafuse.bench import machine, options, refusal
 from megafuse.bench.contenders import fused
 from megafuse.bench.refusal import Refused
 from megafuse.bench.stopping import stopping_when_told
@@ -36,6 +36,7 @@ def run(parsed: argparse.Namespace) -> int:
         torch.set_num_threads(parsed.threads)
     screen = show.Screen(seconds)
     watcher = Watcher(screen.at, screen.found, screen.failed)
+    about = machine.about(device)
     begun = time.perf_counter()
     cases = itertools.chain(known(device, ops), Drawing(ops, device, seed))
     with warnings.catch_warnings(), stopping_when_told():
@@ -44,7 +45,7 @@ def run(parsed: argparse.Namespace) -> int:
         found = hunt(cases, device, seconds, watcher)
     screen.clear()
     taken = time.perf_counter() - begun
-    made = result.of(found, device, shlex.join(["megafuse", *typed(parsed)]), seed, seconds, taken)
+    made = result.of(found, about, shlex.join(["megafuse", *typed(parsed)]), seed, seconds, taken)
     print(show.text(made))
     if parsed.json:
         made.write(parsed.json)

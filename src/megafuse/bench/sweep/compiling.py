@@ -16,6 +16,7 @@ from megafuse.bench.contenders import Function, compiled
 from megafuse.bench.honesty import told
 from megafuse.bench.job import Job
 from megafuse.bench.sweep.case import Case
+from megafuse.bench.sweep.limits import LOST
 
 SHARE = 0.4
 _AHEAD = 0.1  # of all the time: may be spent before the share of what has passed allows it
@@ -49,6 +50,8 @@ class Compiler:
         begun = time.perf_counter()
         try:
             step(*args)
+        except LOST:
+            raise
         except Exception as error:  # a compiler can fail in any way
             self.failed[f"{case.op}, {case.mode}"] = told(error)
             return False

@@ -50,7 +50,7 @@ class Watcher:
 
 
 def hunt(cases: Iterable[Case], device: str, seconds: float, watcher: Watcher) -> Found:
-    """Looks at one case after the other until the time is over, or Ctrl-C."""
+    """Looks at one case after the other until the time is over, the device is lost, or Ctrl-C."""
     found = Found()
     compiler = Compiler(seconds)
     waiting: deque[tuple[int, Seen]] = deque()
@@ -64,6 +64,8 @@ def hunt(cases: Iterable[Case], device: str, seconds: float, watcher: Watcher) -
             found.seen.append(seen)
             if seen.failed:
                 watcher.failed(seen)
+            if seen.lost:
+                return found
             if seen.behind:
                 found.suspects += 1
                 waiting.append((len(found.seen) + LATER, seen))

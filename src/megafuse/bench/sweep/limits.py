@@ -12,6 +12,10 @@ from typing import Any
 import torch
 
 from megafuse.bench.job import Job
+from megafuse.bench.sweep.case import Case
+
+# A kernel read or wrote where it may not: no call on the device works any more in this process.
+LOST: type[Exception] = getattr(torch, "AcceleratorError", torch.cuda.CudaError)
 
 _OF_FREE = 0.25  # of the memory that is free
 _TIMES = 3  # the bytes moved: what arguments, results and eager's intermediates take together
@@ -29,6 +33,15 @@ def too_much(job: Job) -> str | None:
         expected = job.work.flops / _product_rate(job.dtype)
         if expected > _LONGEST:
             return f"a call would take {expected:.1f} s"
+    return None
+
+
+def kills_torch(case: Case, device: str) -> str | None:
+    """Says so where eager would take the device with it: torch 2.11's flash attention of one token
+    reads 16 bytes at a time, whatever the distance of heads is (compute-sanitizer, H200)."""
+    one_token = case.op == "attention" and case.shape[2] == 1
+    if device == "cuda" and one_token and case.layout != "plain" and case.dtype != "float32":
+        return "torch's attention reads misaligned addresses"
     return None
 
 

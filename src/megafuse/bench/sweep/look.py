@@ -16,6 +16,7 @@ from megafuse.bench.row import grad_mode
 from megafuse.bench.sweep import judge, limits
 from megafuse.bench.sweep.case import KNOWN, Case, job_of
 from megafuse.bench.sweep.compiling import Compiler
+from megafuse.bench.sweep.limits import LOST
 from megafuse.bench.timing import Clock, Timing, compare
 from megafuse.registry import OPS
 
@@ -36,6 +37,7 @@ class Seen:
     case: Case
     why: str = ""  # it was skipped, or fused failed
     failed: bool = False
+    lost: bool = False  # and the device with it
     screened: Timings = field(default_factory=dict)
     careful: Timings = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)  # of the careful comparison
@@ -74,6 +76,8 @@ def look(case: Case, device: str, compiler: Compiler) -> Seen:
                 _compare(seen, job, args, compiler)
         except torch.OutOfMemoryError:
             seen.why = "there is not enough memory"
+        except LOST as error:
+            seen.why, seen.failed, seen.lost = honesty.told(error), True, True
     return seen
 
 
@@ -135,7 +139,7 @@ def _compare(seen: Seen, job: Job, args: Sequence[Any], compiler: Compiler) -> N
 
 def _arguments(seen: Seen, job: Job) -> list[Any] | None:
     """Drawn, and called with once; None where the case is not to be timed."""
-    seen.why = limits.too_much(job) or ""
+    seen.why = limits.too_much(job) or limits.kills_torch(seen.case, job.device) or ""
     if seen.why:
         return None
     try:
@@ -143,13 +147,17 @@ def _arguments(seen: Seen, job: Job) -> list[Any] | None:
         seen.why = limits.too_long(job, args) or ""
     except torch.OutOfMemoryError:
         raise
+    except LOST as error:
+        seen.why, seen.failed, seen.lost = f"eager: {honesty.told(error)}", True, True
     except Exception as error:  # eager refuses what fused takes: nothing to compare with
         seen.why = f"eager: {honesty.told(error)}"
     if seen.why:
         return None
     try:
         job.step(OPS[seen.case.op].fused)(*args)
-    except torch.OutOfMemoryError:
+        if job.device == "cuda":
+            torch.cuda.synchronize()
+    except (torch.OutOfMemoryError, LOST):
         raise
     except Exception as error:  # whatever it is, it is ours
         seen.why, seen.failed = honesty.told(error), True

@@ -71,14 +71,22 @@ def read(path: str | Path) -> Sweep:
         raise NotAResult(f"{path} is damaged: {error}") from None
 
 
-def of(found: Found, device: str, command: str, seed: int, seconds: float, taken: float) -> Sweep:
+def of(
+    found: Found,
+    about: dict[str, Any],
+    command: str,
+    seed: int,
+    seconds: float,
+    taken: float,
+) -> Sweep:
+    """`about` the machine, asked for before the sweep: a device that was lost tells nothing."""
     commit, changed = provenance.commit()
     return Sweep(
         command=command,
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         commit=commit,
         changed=changed,
-        machine=machine.about(device) | {"load": machine.load()},
+        machine=about | {"load": machine.load()},
         versions=provenance.versions(),
         seed=seed,
         seconds=seconds,
