@@ -24,6 +24,8 @@ struct Driver {
                       unsigned by, unsigned bz, unsigned shared, void* stream, void** params,
                       void** extra);
   int (*MemsetD8Async)(uint64_t address, unsigned char value, size_t bytes, void* stream);
+  int (*MemsetD2D16Async)(uint64_t address, size_t pitch, unsigned short value, size_t width,
+                          size_t height, void* stream);
   int (*CtxGetCurrent)(void** context);
   int (*CtxSetCurrent)(void* context);
   int (*DeviceGet)(int* device, int ordinal);
@@ -100,6 +102,7 @@ struct Driver {
     find(d.ModuleGetFunction, "cuModuleGetFunction");
     find(d.LaunchKernel, "cuLaunchKernel");
     find(d.MemsetD8Async, "cuMemsetD8Async");
+    find(d.MemsetD2D16Async, "cuMemsetD2D16Async");
     find(d.CtxGetCurrent, "cuCtxGetCurrent");
     find(d.CtxSetCurrent, "cuCtxSetCurrent");
     find(d.DeviceGet, "cuDeviceGet");

@@ -21,7 +21,7 @@ struct PaddedProduct {
     const int64_t m = a.size(0), n = b.size(1), k = a.size(1);
     constexpr int64_t kLeast = 512;
     if (!a.is_cuda() || std::min({m, n, k}) < kLeast) return {0, 0, 0};
-    if (splits(a, {m, n, k})) return {0, 0, 0};  // it pads its halves
+    if (splits(a, b.t())) return {0, 0, 0};      // it pads its halves
     const bool a_by_columns = a.stride(1) != 1;  // its rows lie side by side: their number counts
     return {a_by_columns ? rest(m) : 0, rest(n), rest(k)};
   }

@@ -21,11 +21,33 @@
 
 namespace megafuse {
 
-// Where splitting pays: the passes around the GEMMs take longer than a small product.
 struct SplitShape {
   int64_t m, n, k;
+  int64_t copied = 0;  // elements of operands that do not lie by rows, and are copied so first
 
-  bool pays() const { return std::min({m, n, k}) >= 128 && m * n * k >= int64_t(1) << 29; }
+  // a·bᵀ
+  static SplitShape of(const at::Tensor& a, const at::Tensor& b) {
+    auto copied = [](const at::Tensor& t) { return t.stride(1) == 1 ? 0 : t.numel(); };
+    return {a.size(0), b.size(0), a.size(1), copied(a) + copied(b)};
+  }
+
+  // Whether it takes less time than float32's own product, by an estimate of both. The unit is a
+  // multiply-add of the latter, of which an H200 does 20e12 a second (half to nine tenths of its
+  // peak, by the size). In that time tensor cores do 14.5, memory moves a fifth of a byte, or a
+  // twentieth where a copy turns rows into columns; and a launch takes the host 7 us. So a deep
+  // product of few results, of which every piece is a launch, is left to float32: with the
+  // gradients of its weights ffn of 45121 x 1049 -> 131 took 3.7 ms, and takes 2.4.
+  bool pays() const {
+    constexpr double kFaster = 14.5, kByte = 5, kTurnedByte = 20, kLaunch = 140e6;
+    constexpr int64_t kLeast = 128, kLeastWork = int64_t(1) << 29;
+    if (std::min({m, n, k}) < kLeast || m * n * k < kLeastWork) return false;
+    const double work = double(m) * n * k, results = double(m) * n;
+    const double mixed = 2 * work / kFaster + 4 * results * kByte;
+    const double piece = work / pieces() / kFaster + 8 * results * kByte;
+    const double passes = 8 * (double(m + n) * k + results) * kByte + 8 * copied * kTurnedByte;
+    return std::max(mixed, kLaunch) + pieces() * std::max(piece, kLaunch) + passes + 4 * kLaunch <
+           work;
+  }
   // Short sums of cuBLAS's are nearer to the truth: 2.2e-7 for K = 444, ours in one piece 5.8e-7.
   int64_t pieces() const {
     const int64_t most = k <= 512 ? 256 : 512;
@@ -45,10 +67,29 @@ constexpr int64_t whole_halves(int64_t size) { return (size + 7) / 8 * 8; }
 
 struct Halves {
   at::Tensor source;     // [rows, k] float32, rows contiguous
-  at::Tensor both;       // [rows, 2 k] float16, rounded up: what is more is zero
+  at::Tensor both;       // [rows, 2 k] float16, rounded up: columns that are more are zero
   at::Tensor high;       // a view of it
   at::Tensor exponents;  // [rows]
 };
+
+// Zeroes columns from `first` on, in the first `rows` rows. Of few rows by one call of the
+// driver's, since at::zero_ of a view takes four times as long on the host, and a small product
+// waits for that; of many that is slow on the GPU (90,000 rows 31 us, at::zero_ 3).
+inline void zero_columns(const at::Tensor& halves, int64_t first, int64_t rows) {
+  constexpr int64_t kFew = 16384;
+  const int64_t width = halves.size(1) - first;
+  if (rows > kFew) {
+    halves.narrow(0, 0, rows).narrow(1, first, width).zero_();
+    return;
+  }
+  CudaScope scope(halves.device());
+  const Driver& driver = Driver::get();
+  const auto address = reinterpret_cast<uint64_t>(halves.mutable_data_ptr());
+  driver.check(
+      driver.MemsetD2D16Async(address + 2 * uint64_t(first), 2 * size_t(halves.stride(0)), 0,
+                              size_t(width), size_t(rows), current_stream(halves.device())),
+      "cuMemsetD2D16Async");
+}
 
 // `matrix` split row by row; low half first, or last, so that the mixed products are one GEMM.
 inline Halves split_rows(const at::Tensor& matrix, bool low_first) {
@@ -56,18 +97,15 @@ inline Halves split_rows(const at::Tensor& matrix, bool low_first) {
   Halves halves;
   halves.source = matrix.stride(1) == 1 ? matrix : matrix.contiguous();
   const int64_t rows = matrix.size(0), k = matrix.size(1);
-  // The left one's rows are those of the result, of which any number will do.
+  // The left one's rows are those of the result, of which any number will do. The right one's
+  // become its columns: what the added ones hold does not matter, nobody reads theirs.
   const int64_t all_rows = low_first ? rows : whole_halves(rows), all_k = whole_halves(k);
   halves.both = allocate({all_rows, 2 * all_k}, {}, at::kHalf, matrix.device());
   const int64_t high_at = low_first ? all_k : 0;
   const at::Tensor used = all_rows > rows ? halves.both.narrow(0, 0, rows) : halves.both;
   const at::Tensor low = used.narrow(1, all_k - high_at, k), high = used.narrow(1, high_at, k);
-  halves.high = high;
-  if (all_rows > rows || all_k > k) {
-    halves.both.narrow(0, rows, all_rows - rows).zero_();
-    halves.both.view({all_rows, 2, all_k}).narrow(2, k, all_k - k).zero_();
-    halves.high = halves.both.narrow(1, high_at, all_k);
-  }
+  halves.high = all_k > k || all_rows > rows ? halves.both.narrow(1, high_at, all_k) : high;
+  if (all_k > k) zero_columns(halves.both.view({2 * all_rows, all_k}), k, 2 * rows);
   halves.exponents = allocate({rows}, {}, at::kFloat, matrix.device());
   Pass pass(*split_halves, Family::kRowsForward, matrix.sizes(), matrix.device());
   pass.write(low, 0).write(high, 1);
@@ -143,13 +181,14 @@ inline void finish_split(const at::Tensor& product, const Halves& a, const Halve
   pass.read(bias, 0.0).read(residual, 0.0).run(out.scalar_type());
 }
 
-inline bool splits(const at::Tensor& a, const SplitShape& shape) {
+// Whether a·bᵀ is to be split.
+inline bool splits(const at::Tensor& a, const at::Tensor& b) {
   return a.is_cuda() && a.scalar_type() == at::kFloat && fp32_products() == Fp32Matmul::kSplit &&
-         shape.pays();
+         SplitShape::of(a, b).pays();
 }
 
 inline std::optional<LinearResult> split_linear(const LinearCall& call) {
-  if (!splits(call.x, {call.x.size(0), call.weight.size(0), call.x.size(1)})) return std::nullopt;
+  if (!splits(call.x, call.weight)) return std::nullopt;
   const Halves x = split_rows(call.x, true), weight = split_rows(call.weight, false);
   const at::Tensor product = split_product(x, weight);
   if (!product.defined()) return std::nullopt;
@@ -163,7 +202,7 @@ inline std::optional<LinearResult> split_linear(const LinearCall& call) {
 // out = a·b, or out += a·b; false where it was not done.
 inline bool split_multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
                            bool add) {
-  if (!splits(a, {a.size(0), b.size(1), a.size(1)}) || !out.is_contiguous()) return false;
+  if (!a.is_cuda() || !out.is_contiguous() || !splits(a, b.t())) return false;
   const Halves rows = split_rows(a, true), columns = split_rows(b.t(), false);
   const at::Tensor product = split_product(rows, columns);
   if (!product.defined()) return false;
