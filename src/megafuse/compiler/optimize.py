@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from megafuse.compiler.said_once import say_while_tracing
 from megafuse.compiler.spread import has_dtensors
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -143,10 +144,11 @@ class Optimized:
         return found(*args, **kwargs)
 
     def _through_dynamo(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        revert = self.change_dynamo()
+        revert, revert_saying = self.change_dynamo(), say_while_tracing()
         try:
             return self.run(*args, **kwargs)
         finally:
+            revert_saying()
             revert()
             self.checks.guards_ran()
             self.checks.methods.settle()
