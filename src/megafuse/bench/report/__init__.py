@@ -1,41 +1,33 @@
 """Results files as one HTML page that needs nothing else: `megafuse report FILE… -o PAGE.html`.
 
+    frame.py     ── makes one file of them, which loads nothing
     page.html    ── the head and the frame
     results.html ── the headings, and a place for every part that shows results
     page.css     ── how it looks: light, dark, phone, paper
     *.js         ── draw the parts from the results, which the page holds as JSON
 
 A page may also hold figures, drawn already (megafuse.learn.figures), beside results or alone.
-
-The page loads nothing. Its content security policy allows only the script and the style that
-were put in here, by their hashes, so no text from a results file can become code.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
-import contextlib
-import errno
-import hashlib
-import json
-import os
-import secrets
 import sys
 import webbrowser
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files as resources
 from pathlib import Path
-from string import Template
 from typing import Protocol
 
-from megafuse.bench.result import NotAResult, Result, plain, read
+from megafuse.bench.report.frame import framed, part, save
+from megafuse.bench.result import NotAResult, Result, read
+
+__all__ = ["Figure", "add_arguments", "page", "run", "save", "write"]
 
 # One script in the page: what is shared first, then a file for each part, the page itself last.
 _SCRIPTS = (
-    *("format.js", "dom.js", "results.js", "choice.js"),
-    *("charts.js", "bars.js", "speedup.js", "tables.js", "roofline.js", "compare.js"),
+    *("format.js", "dom.js", "frame.js", "marks.js", "results.js", "choice.js"),
+    *("charts.js", "bars.js", "speedup.js", "tables.js", "roofs.js", "roofline.js", "compare.js"),
     *("details.js", "machine.js", "summary.js", "controls.js", "page.js"),
 )
 
@@ -74,21 +66,6 @@ def write(files: Sequence[str | Path], output: str | Path) -> None:
     save(page([read(file) for file in files], _names([Path(file) for file in files])), output)
 
 
-def save(text: str, output: str | Path) -> None:
-    """Writes a page. One of that name stays whole until the new one is."""
-    target = Path(output)
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        # A file name need not be valid text; the page shows "?" there.
-        unfinished.write_text(text, encoding="utf-8", errors="replace")
-        os.replace(unfinished, target)
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
-
-
 class Figure(Protocol):
     """A picture: SVG that is drawn with presentation attributes and the classes of page.css."""
 
@@ -114,21 +91,17 @@ def page(
         f"{name} ({list(names[: i + 1]).count(name)})" if list(names).count(name) > 1 else name
         for i, name in enumerate(names)
     ]
-    style = _text("page.css")
-    script = "\n".join(_text(name) for name in _SCRIPTS)
     held = [{"name": name, **result.to_json()} for name, result in zip(names, results, strict=True)]
     alone = not results and bool(figures)
     parts = [_section(figures, None if alone else heading)] if figures else []
-    return Template(_text("page.html")).substitute(
-        title=escape(heading if alone else f"megafuse benchmarks: {', '.join(names)}"),
-        policy=f"default-src 'none'; img-src data:; style-src {_source(style)}; "
-        f"script-src {_source(script)}",
-        style=style,
-        script=script,
-        data=_json(held),
-        heading=escape(heading) if alone else "What fusion gave, and what is left",
+    return framed(
+        title=heading if alone else f"megafuse benchmarks: {', '.join(names)}",
+        heading=heading if alone else "What fusion gave, and what is left",
+        style=part("page.css"),
+        script="\n".join(part(name) for name in _SCRIPTS),
+        data=held,
         controls="" if alone else _CONTROLS,
-        main="".join(parts if alone else [*parts, _text("results.html")]),
+        main="".join(parts if alone else [*parts, part("results.html")]),
     )
 
 
@@ -158,19 +131,3 @@ def _names(paths: Sequence[Path]) -> list[str]:
         f"{path.resolve().parent.name}/{path.stem}" if stems.count(path.stem) > 1 else path.stem
         for path in paths
     ]
-
-
-def _text(name: str) -> str:
-    return (resources(__package__) / name).read_text(encoding="utf-8")
-
-
-def _source(text: str) -> str:
-    """What a content security policy calls exactly this text."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
-def _json(value: object) -> str:
-    """ASCII only, and without the characters that could end the script element it stands in."""
-    text = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

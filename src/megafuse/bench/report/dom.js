@@ -197,3 +197,19 @@ function ordered(rows, columns, chosen) {
         return chosen.down ? compare(b, a) : compare(a, b);
     });
 }
+
+/** A column of numbers; what was not measured has none. */
+const number = (title, value, format, hint) => ({
+    title,
+    hint,
+    num: true,
+    value: (line) => {
+        const x = value(line);
+        return known(x) ? x : null;
+    },
+    cell: (line) => format(value(line)),
+});
+
+/** A number, and under it what belongs to it. */
+const stacked = (main, under) =>
+    h("span.stacked", null, h("span", null, main), under ? h("small", null, under) : null);

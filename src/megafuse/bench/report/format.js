@@ -4,6 +4,7 @@
 const NONE = "–";
 const SPACE = "\u202f"; // narrow and unbreakable, between a number and its unit
 
+const unique = (values) => [...new Set(values)];
 const known = (x) => typeof x === "number" && Number.isFinite(x);
 
 /** Three figures: 3.50, 35.0, 350, 3500. */

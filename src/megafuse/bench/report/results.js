@@ -12,7 +12,6 @@ const CLOCKS = {
 const clockName = (clock) => (CLOCKS[clock] || [clock])[0];
 const clockWord = (clock) => clockName(clock).replace(/^[A-Z](?=[a-z])/, (c) => c.toLowerCase());
 
-const unique = (values) => [...new Set(values)];
 const allRows = (files) => files.flatMap((file) => file.rows);
 const keyOf = (row) =>
     JSON.stringify([row.op, row.mode, row.dtype, sizeWords(row), variantOf(row)]);

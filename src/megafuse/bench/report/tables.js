@@ -29,21 +29,7 @@ const contenderColumn = (lookOf) => ({
     cell: ({ entry }) => h("span.who", null, h(`i.dot.${lookOf(entry.name)}`), entry.name),
 });
 
-const stacked = (main, under) =>
-    h("span.stacked", null, h("span", null, main), under ? h("small", null, under) : null);
-
 const linesOf = (rows) => rows.flatMap((row) => row.entries.map((entry) => ({ row, entry })));
-
-const number = (title, value, format, hint) => ({
-    title,
-    hint,
-    num: true,
-    value: (line) => {
-        const x = value(line);
-        return known(x) ? x : null;
-    },
-    cell: (line) => format(value(line)),
-});
 
 const spanCell = (span, format) =>
     span ? stacked(format(span.median), spread(span, format)) : NONE;

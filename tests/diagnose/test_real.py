@@ -1,0 +1,39 @@
+"""The programs of examples/real: what diagnose sees of them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import megafuse as mf
+
+REAL = Path(__file__).resolve().parents[2] / "examples" / "real"
+pytestmark = pytest.mark.slow
+
+
+def program(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"real_{name}", REAL / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_images_wait_for_their_loader_before_and_not_after() -> None:
+    images = program("images")
+    for step, waits in ((images.before, True), (images.after, False)):
+        record = mf.diagnose(step, attempt=False).record
+        kinds = {call.kind for call in record.host_calls}
+        assert ("data loader" in kinds) == waits
+        assert any(op.short == "convolution_backward" for op in record.operations)
+
+
+def test_gpt2s_gelu_is_a_chain() -> None:
+    pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
+    found = mf.diagnose(program("gpt2").eager, attempt=False)
+    assert found.record.flops > 2e10
+    assert "fusable" in [finding.name for finding in found.findings]
