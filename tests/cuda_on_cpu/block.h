@@ -11,7 +11,7 @@
 #include <string>
 
 #include "emulated.h"
-#include "fibers.h"
+#include "../../src/megafuse/learn/exercises/emulator/fiber.h"
 
 namespace emulator {
 

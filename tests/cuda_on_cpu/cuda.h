@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include "emulated.h"
 
@@ -59,6 +60,22 @@ template <class T>
 inline T __shfl_down_sync(unsigned mask, T value, unsigned by) {
   const unsigned lane = emulated_thread->x % 32;
   return emulated_shuffle_of(mask, value, lane + by < 32 ? lane + by : lane);
+}
+
+// ---- memory that blocks share: blocks run one after the other, and threads in turns
+
+inline void __threadfence() {}
+template <class T, class V>
+inline T atomicAdd(T* address, V value) {
+  const T before = *address;
+  *address = T(before + T(value));
+  return before;
+}
+template <class T, class V>
+inline T atomicMax(T* address, V value) {
+  const T before = *address;
+  if (T(value) > before) *address = T(value);
+  return before;
 }
 
 // ---- loads, bits, arithmetic

@@ -248,8 +248,20 @@ EXPORTED int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned g
   }
   return launch(*static_cast<Loaded*>(function), gx, gy, bx, shared, params);
 }
+// Blocks run one after the other, so one that waits for the others waits in vain.
+EXPORTED int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
+                                       unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                                       void* stream, void** params) {
+  return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, nullptr);
+}
 EXPORTED int cuMemsetD8Async(uint64_t address, unsigned char value, size_t bytes, void*) {
   std::memset(reinterpret_cast<void*>(address), value, bytes);
+  return 0;
+}
+EXPORTED int cuMemsetD2D16Async(uint64_t address, size_t pitch, unsigned short value, size_t width,
+                                size_t height, void*) {
+  for (size_t row = 0; row < height; ++row)
+    std::fill_n(reinterpret_cast<unsigned short*>(address + row * pitch), width, value);
   return 0;
 }
 EXPORTED int cuCtxGetCurrent(void** context) {

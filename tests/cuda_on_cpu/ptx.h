@@ -59,6 +59,20 @@ inline void ptx_named(const char* name, uint32_t& result, float high, float low)
   result = uint32_t(of(high)) << 16 | of(low);
 }
 
+// ---- clocks, and copies that are done at once
+
+inline void ptx_mov_u64__globaltimer(unsigned long long& now) {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  now = uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
+}
+inline void ptx_ld_acquire_gpu_global_u32(uint32_t& value, const uint32_t* from) { value = *from; }
+inline void ptx_cp_async_cg_shared_global(uint64_t to, const void* from) {
+  if (to % 16 || reinterpret_cast<uint64_t>(from) % 16) __builtin_trap();
+  memcpy(reinterpret_cast<void*>(to), from, 16);
+}
+inline void ptx_cp_async_wait_all() {}
+
 // ---- threads
 
 inline void ptx_bar_sync(int barrier, int threads) {

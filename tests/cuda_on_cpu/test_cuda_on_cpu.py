@@ -38,12 +38,13 @@ def run(*arguments: str, program: str = "run.py") -> None:
     assert made.returncode == 0, made.stdout + made.stderr
 
 
+@pytest.mark.slow
 def test_planted_mistakes_are_found() -> None:
     run(program="planted.py")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [*GROUPS, "hand_written", "plans", "fuzz:0:20"])
+@pytest.mark.parametrize("group", [*GROUPS, "hand_written", "plans", "fuzz:0:20", "decode"])
 def test_group(group: str) -> None:
     run(group)
 

@@ -1,0 +1,99 @@
+"""The CUDA kernel's launch: one cooperative launch of a block a multiprocessor, by the driver.
+
+Not run on a GPU yet: compiled for every architecture from sm_80 on, and run in tests/cuda_on_cpu.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megafuse.decode.errors import Unsupported
+from megafuse.decode.kernel import THREADS, Variant, cuda_source, lost_wait
+from megafuse.decode.words import Struct
+from megafuse.runtime import build
+
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_DECLARED = 1024  # bytes that the kernel's own shared variables have, and more
+_STAGE, _SMALL_STAGE, _LARGE = 64 << 10, 40 << 10, 128 << 10
+_FAILED = 16  # the word of the barrier that tells of a lost wait
+
+
+def shared_memory(limit: int, least_floats: int, most_floats: int) -> tuple[int, int]:
+    """(bytes for weights fetched ahead, floats for the rest) of what a block may have.
+
+    A wait of 1 µs is 33 KB of an H200's share for one multiprocessor: 64 KB cover it.
+    """
+    stage = _STAGE if limit >= _LARGE else _SMALL_STAGE
+    floats = min((limit - _DECLARED - stage) // 4, most_floats)
+    if floats < least_floats:
+        raise Unsupported(
+            "config.num_key_value_heads",
+            f"one for {least_floats} floats of queries and scores",
+            f"groups of heads that fit into {limit} bytes of shared memory",
+        )
+    return stage, floats
+
+
+def processors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def shared_limit(device: torch.device) -> int:
+    """Bytes of shared memory that a block may have if it asks."""
+    found: Any = torch.cuda.get_device_properties(device)
+    return int(found.shared_memory_per_block_optin)
+
+
+def chunk_on_gpu(max_length: int) -> int:
+    """Positions of a piece of attention: every block puts all pieces of a head together, so long
+    caches have larger ones."""
+    return 64 if max_length <= 1024 else 128 if max_length <= 2048 else 256
+
+
+class CudaKernel:
+    """As CpuKernel. `barrier` is the step's, in device memory."""
+
+    def __init__(self, variant: Variant, barrier: Tensor, threads: int = THREADS) -> None:
+        self._barrier, self._threads = barrier, threads
+        index = barrier.device.index or 0
+        major, minor = torch.cuda.get_device_capability(index)
+        if major < 8:
+            raise Unsupported("the GPU", f"sm_{major}{minor}", "those from sm_80 on")
+        label = f"decode step, batch {variant.batch}"
+        source = cuda_source(variant, threads)
+        cubin = build.cuda_binary(source, f"sm_{major}{minor}", label, False)
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._do("cuModuleLoadData", ctypes.byref(self._module), cubin)
+        self._do(
+            "cuModuleGetFunction", ctypes.byref(self._function), self._module, b"megafuse_decode"
+        )
+
+    def launch(self, step: Struct) -> None:
+        self._barrier.zero_()
+        shared = step["stage_bytes"] + 4 * step["input_floats"]
+        self._do("cuFuncSetAttribute", self._function, _MAX_DYNAMIC_SHARED, shared)
+        arguments = (ctypes.c_void_p * 1)(step.words.data_ptr())
+        grid, block = (step["threads"], 1, 1), (self._threads, 1, 1)
+        stream = ctypes.c_void_p(_stream(self._barrier.device))
+        self._do(
+            "cuLaunchCooperativeKernel", self._function, *grid, *block, shared, stream, arguments
+        )
+        if int(self._barrier[_FAILED]):
+            raise lost_wait(step, "block")
+
+    def _do(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._driver, name)(*arguments)
+        if status:
+            text = ctypes.c_char_p()
+            self._driver.cuGetErrorString(status, ctypes.byref(text))
+            said = (text.value or b"").decode(errors="replace")
+            raise RuntimeError(f"{name} of the CUDA driver failed with {status}: {said}")
+
+
+def _stream(device: torch.device) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)

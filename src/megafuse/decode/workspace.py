@@ -1,0 +1,105 @@
+"""The memory of a decoder beside weights and cache, and the Step that tells the kernel about it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from megafuse.decode.cache import Cache, padded
+from megafuse.decode.kernel_cuda import shared_memory
+from megafuse.decode.reading import Model
+from megafuse.decode.schedule import Schedule
+from megafuse.decode.words import Struct
+
+CHUNK = 64  # positions of the cache that one piece of attention takes
+
+
+class Workspace:
+    """Buffers for `batch` rows and `threads` threads."""
+
+    def __init__(
+        self,
+        model: Model,
+        schedule: Schedule,
+        cache: Cache,
+        angles: tuple[Tensor, Tensor] | None,
+        threads: int,
+        watchdog: float,
+        tokens: int,
+        chunk: int = CHUNK,
+    ) -> None:
+        batch, where = cache.batch, model.embedding.device
+        self._kept = (model, cache, angles)  # whose addresses are in the words
+        self.phases = schedule.words().to(where)
+        pitches = {
+            "x_pitch": padded(model.hidden),
+            "qkv_pitch": padded((model.heads + 2 * model.kv_heads) * model.head_dim),
+            "inner_pitch": padded(model.inner),
+            "own_pitch": max(padded(model.hidden), padded(model.heads * model.head_dim)),
+            "part_pitch": cache.pitch + 16,
+            "max_chunks": -(-cache.max_length // chunk),
+        }
+        floats = {
+            "x": batch * pitches["x_pitch"],
+            "qkv": batch * pitches["qkv_pitch"],
+            "inner_values": batch * pitches["inner_pitch"],
+            "parts": batch * model.heads * pitches["max_chunks"] * pitches["part_pitch"],
+            "own": threads * batch * pitches["own_pitch"],
+            "scores": batch * model.vocab,
+            "chances": batch * model.vocab,
+        }
+        self._floats = {name: torch.zeros(n, device=where) for name, n in floats.items()}
+        self.logits = torch.zeros(batch, model.vocab, device=where)
+        self.tokens = torch.zeros(batch, dtype=torch.int64, device=where)
+        self.finished = torch.zeros(batch, dtype=torch.int64, device=where)
+        self.seen = torch.zeros(batch, model.vocab, dtype=torch.uint8, device=where)
+        self.out = torch.zeros(batch, tokens, dtype=torch.int64, device=where)
+        self.made = torch.zeros(1, dtype=torch.int64, device=where)
+        self.barrier = torch.zeros(64, dtype=torch.int64, device=where)
+        cosines, sines = angles or (None, None)
+        self.step = Struct(
+            "Step",
+            {
+                "phases": self.phases,
+                "phase_count": len(schedule),
+                "threads": threads,
+                "parties": threads,
+                "watchdog": int(watchdog * 1e9),
+                "hidden": model.hidden,
+                "vocab": model.vocab,
+                "heads": model.heads,
+                "kv_heads": model.kv_heads,
+                "head_dim": model.head_dim,
+                "head_pitch": cache.pitch,
+                "rotary": 0 if cosines is None else 2 * cosines.shape[1],
+                "inner": model.inner,
+                "max_length": cache.max_length,
+                "chunk": chunk,
+                "embedding": model.embedding,
+                "positions_table": model.positions,
+                "cosines": cosines,
+                "sines": sines,
+                **pitches,
+                **self._floats,
+                "own_floats": batch * pitches["own_pitch"],
+                "logits": self.logits,
+                "tokens": self.tokens,
+                "positions": cache.lengths,
+                "finished": self.finished,
+                "seen": self.seen,
+                "out": self.out,
+                "out_pitch": tokens,
+                "made": self.made,
+                "clocks": schedule.clocks,
+                "barrier": self.barrier,
+            },
+        )
+
+    def divide_shared_memory(self, model: Model, limit: int) -> None:
+        """On a GPU: how much of a block's shared memory is for what."""
+        step, batch = self.step, self.tokens.numel()
+        group = model.heads // model.kv_heads
+        attention = (group + 1) * step["head_pitch"] + group * step["chunk"]
+        products = batch * max(step["own_pitch"], step["inner_pitch"])
+        stage, floats = shared_memory(limit, attention, max(attention, products))
+        step["stage_bytes"], step["input_floats"] = stage, floats
