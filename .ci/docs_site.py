@@ -38,6 +38,11 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "LICENSE": "license.md",
     "examples/cpp/README.md": "examples/cpp.md",
+    "examples/slow/README.md": "examples/slow.md",
+    **{
+        f"examples/slow/{p.name}": f"examples/slow/{p.stem}.md"
+        for p in sorted((ROOT / "examples" / "slow").glob("*.py"))
+    },
     **{f"docs/{p.name}": p.name for p in sorted((ROOT / "docs").glob("*.md"))},
     **{
         f"examples/{p.name}": f"examples/{p.stem}.md"
@@ -103,6 +108,18 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     return markdown.replace("<details>", '<details markdown="1">')
 
 
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """The start page shows what fusion is, below its first paragraph."""
+    if page.file.src_uri != "index.md":
+        return html
+    return with_animation(html, (ROOT / "docs" / "fusion.html").read_text(encoding="utf-8"))
+
+
+def with_animation(html: str, animation: str) -> str:
+    first, end, rest = html.partition("</p>")
+    return f"{first}{end}\n{animation}{rest}"
+
+
 def on_post_page(output: str, page: Page, **_: Any) -> str:
     """Stops at anything that a browser would fetch from elsewhere."""
     fetched = _Fetched(output).found
@@ -141,12 +158,24 @@ def text_of(path: Path) -> str:
 
 
 def notebook(path: Path, text: str) -> Iterator[str]:
-    """Its cells. The outputs are the reader's to make."""
+    """Its cells, each with what it showed when .ci/record_notebooks.py ran it."""
     for number, cell in enumerate(json.loads(text)["cells"]):
         source = "".join(cell["source"])
         yield source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```"
+        yield from shown(cell.get("outputs", []))
         if number == 0:
             yield f"*This is `notebooks/{path.name}`: open it in Jupyter to run it.*"
+
+
+def shown(outputs: list[dict[str, Any]]) -> Iterator[str]:
+    """Printed text in a block, figures as they are."""
+    for output in outputs:
+        data = output.get("data", {})
+        if "text/html" in data:
+            yield f"<div>{''.join(data['text/html'])}</div>"
+        else:
+            text = "".join(output.get("text", data.get("text/plain", [])))
+            yield f"```text\n{text.rstrip()}\n```"
 
 
 def highlighting() -> str:
@@ -168,6 +197,7 @@ def api() -> dict[str, str]:
     import megafuse
     from megafuse.bench.api import bench
     from megafuse.compiler.explain_model import explain
+    from megafuse.diagnose.api import diagnose
     from megafuse.registry.card import dtypes
 
     ops = [
@@ -184,8 +214,9 @@ def api() -> dict[str, str]:
     for name in megafuse.nn.__all__:
         modules.append(_documented(getattr(megafuse.nn, name)))
     for name in megafuse.__all__:
-        # The package `bench` can be called, and stands for this.
-        found = {"bench": bench, "explain": explain}.get(name) or getattr(megafuse, name)
+        # The packages `bench` and `diagnose` can be called, and stand for these.
+        lazy = {"bench": bench, "diagnose": diagnose, "explain": explain}
+        found = lazy.get(name) or getattr(megafuse, name)
         if name not in megafuse.OPS and (inspect.isfunction(found) or inspect.isclass(found)):
             functions.append(_documented(found))
     return {

@@ -1,8 +1,9 @@
-"""The notebooks run from top to bottom, and hold nothing but what people wrote."""
+"""The notebooks run from top to bottom, and hold what people wrote and what a command recorded."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import subprocess
@@ -65,15 +66,45 @@ def test_runs(path, tmp_path):
     assert ran.stdout.count("\n") > 10
 
 
+def recorder():
+    spec = importlib.util.spec_from_file_location("recorder", ROOT / ".ci/record_notebooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @EACH
-def test_holds_no_outputs_and_stable_ids(path):
+def test_outputs_are_those_of_these_cells(path):
+    """Made by `python .ci/record_notebooks.py`, which leaves a digest of the cells that it ran."""
     notebook = json.loads(path.read_text("utf-8"))
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     for number, cell in enumerate(notebook["cells"]):
         assert cell["id"] == f"{path.stem[:2]}-{number:02d}"
-        assert not cell.get("outputs")
         assert cell.get("execution_count") is None
-    assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
+    assert set(notebook["metadata"]) == {"kernelspec", "language_info", "megafuse"}
+    assert notebook["metadata"]["megafuse"]["cells"] == recorder().digest(notebook), (
+        f"the cells of {path.name} have changed: python .ci/record_notebooks.py {path}"
+    )
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert sum(bool(cell["outputs"]) for cell in code) >= len(code) / 2
+    assert "Traceback" not in json.dumps(notebook)
+
+
+def test_the_recorder_records_prints_and_figures():
+    made = recorder()
+    notebook = {
+        "metadata": {},
+        "cells": [
+            {"cell_type": "code", "source": ["x = 3\n", "print(x)\n", "x + 1"]},
+            {"cell_type": "code", "source": ["x = 4"]},
+        ],
+    }
+    before = made.digest(notebook)
+    made.record(notebook)
+    printed, value = notebook["cells"][0]["outputs"]
+    assert (printed["text"], value["data"]["text/plain"]) == (["3\n"], ["4"])
+    assert notebook["cells"][1]["outputs"] == []
+    assert made.digest(notebook) == before
 
 
 @EACH

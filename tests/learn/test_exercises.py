@@ -28,6 +28,14 @@ EACH = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled_hastily():
+    """Each kernel runs once, on a few floats."""
+    cpp.compile_hastily(True)
+    yield
+    cpp.compile_hastily(False)
+
+
 @pytest.fixture(autouse=True)
 def short_timings(monkeypatch):
     """Times are shown, not judged: a test need not wait for good ones."""
@@ -57,7 +65,9 @@ def failed(found: list[Finding]) -> Finding:
 
 def test_there_are_enough_in_order():
     assert [e.number for e in EXERCISES.values()] == list(range(1, len(EXERCISES) + 1))
-    assert len(EXERCISES) >= 8
+    assert len(EXERCISES) >= 20
+    cuda = [exercise for exercise in EXERCISES.values() if exercise.starter.suffix == ".cu"]
+    assert 2 * len(cuda) >= len(EXERCISES)
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -70,6 +80,7 @@ def test_texts_fit_80_columns(name):
         assert max(map(len, file.read_text(encoding="utf-8").splitlines())) <= 79
     verbatim = [line for line in exercise.task.splitlines() if line.startswith("    ")]
     assert max(map(len, verbatim), default=0) <= 80
+    assert max(map(len, exercise.picture.splitlines())) <= 80
 
 
 @EACH
@@ -91,6 +102,20 @@ TEACHES = {
     "backward": "gate would never learn",
     "fuse_or_not": "count as in exercise 1",
     "cuda_index": "must come from blockIdx.x",
+    "grid_2d": "some threads have a row that does not exist",
+    "stage": "every third float",
+    "transpose": "rows of 33 words",
+    "warp_sum": "lane 0's own sum alone",
+    "block_sum": "a barrier at every level",
+    "wide_loads": "A float4 is 16 bytes with one instruction",
+    "online_softmax": "x is read three times",
+    "norm_forward": "take mean, variance and result from",
+    "norm_backward": "g alone would be the gradient of a plain scale",
+    "gemm_tile": "use each float 16 times",
+    "grid_barrier": "Blocks do not wait for each other by themselves",
+    "megakernel": "every block computes all of h for itself",
+    "in_a_model": "go through model.modules()",
+    "your_own": "Put something of yours in its place",
 }
 
 
@@ -213,17 +238,357 @@ MISTAKES = {
     ),
     "no bounds check": (
         *("cuda_index", "if (i < n) ", ""),
-        *("10,000", "whose i is not below n must do nothing"),
+        *("stays inside", "whose i is not below n must do nothing"),
     ),
     "two kinds of index mixed": (
         *("cuda_index", "+ threadIdx.x;", "+ threadIdx.x * 4;"),
-        *("one block", "each once"),
+        *("no races", "two rounds or two threads overlap"),
     ),
     "elements written twice": (
         *("cuda_index", "k * blockDim.x", "k * (blockDim.x - 1)"),
-        *("one block", "no thread wrote there"),
+        *("no races", "two rounds or two threads overlap"),
+    ),
+    "the block is forgotten": (
+        *("cuda_index", "blockIdx.x * blockDim.x * 4 + ", ""),
+        *("no races", "must come from blockIdx.x"),
+    ),
+    "a functor that is not a product": (
+        *("functor", "x * gate", "gate"),
+        *("float32", "far on the right it is x"),
+    ),
+    "the wrong activation": (
+        *("functor", "Sigmoid::value", "Tanh::value"),
+        *("float32", "The result should be x * sigmoid"),
+    ),
+    "the root is forgotten": (
+        *("cut_a_pass", "1 / std::sqrt(variance + 1e-5f)", "1 / (variance + 1e-5f)"),
+        *("short rows", "sqrt(variance + 1e-5)"),
+    ),
+    "a pass too many": (
+        *(
+            "cut_a_pass",
+            "float mean = sum / cols;",
+            "sum = 0; for (long c = 0; c < cols; ++c) "
+            "sum += row[c] - first;\n    float mean = sum / cols;",
+        ),
+        *("bytes moved", "two readings are what is left"),
+    ),
+    "the sum is not mended in C++": (
+        *("stable_sums", "sum = sum * std::exp(largest - v) + 1", "sum = sum + 1"),
+        *("softmax", "the results add up to 1"),
+    ),
+    # ---- CUDA
+    "rows are not bounded": (
+        *("grid_2d", "r < rows && ", ""),
+        *("stays inside", "some threads have a row that does not exist"),
+    ),
+    "columns are not bounded": (
+        *("grid_2d", " && c < cols", ""),
+        *("stays inside", "some a column, and both must be asked"),
+    ),
+    "x counts rows": (
+        "grid_2d",
+        "int c = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  int r = blockIdx.y * blockDim.y + threadIdx.y;",
+        "int r = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  int c = blockIdx.y * blockDim.y + threadIdx.y;",
+        *("bytes moved", "x goes along the row"),
+    ),
+    "the number of rows as their length": (
+        *("grid_2d", "out[r * cols + c]", "out[r * rows + c]"),
+        *("no races", "Or two blocks have the same elements"),
+    ),
+    "nobody waits for the pixels": (
+        *("stage", "  __syncthreads();\n", ""),
+        *("no races", "at a __syncthreads() between the fetching and the computing"),
+    ),
+    "fetching is bounded by pixels": (
+        *("stage", "if (first + at < 3 * n) ", ""),
+        *("stays inside", "Fetching is bounded by 3 * n"),
+    ),
+    "a shared array that is too short": (
+        *("stage", "pixels[384]", "pixels[128]"),
+        *("stays inside", "384 floats: that is how long"),
+    ),
+    "threads return before the barrier": (
+        "stage",
+        "  int first = blockIdx.x * 384;",
+        "  if (blockIdx.x * blockDim.x + threadIdx.x >= n) return;\n"
+        "  int first = blockIdx.x * 384;",
+        *("barriers", "may still have floats to fetch for others"),
+    ),
+    "the other dimension is padded": (
+        *("transpose", "tile[32][33]", "tile[33][32]"),
+        *("shared banks", "neighbours in a column lie in neighbouring banks"),
+    ),
+    "nobody waits for the tile": (
+        *("transpose", "  __syncthreads();\n", ""),
+        *("no races", "there must be a __syncthreads()"),
+    ),
+    "written down the columns": (
+        "transpose",
+        "int r = blockIdx.y * 32 + threadIdx.x;\n"
+        "  for (int k = threadIdx.y; k < 32; k += 8) {\n"
+        "    int c = blockIdx.x * 32 + k;\n"
+        "    if (r < rows && c < cols) out[c * rows + r] = tile[threadIdx.x][k];",
+        "int d = blockIdx.x * 32 + threadIdx.x;\n"
+        "  for (int k = threadIdx.y; k < 32; k += 8) {\n"
+        "    int r = blockIdx.y * 32 + k;\n"
+        "    if (r < rows && d < cols) out[d * rows + r] = tile[k][threadIdx.x];",
+        *("bytes moved", "The tile turns it round"),
+    ),
+    "the tile is not turned": (
+        *("transpose", "tile[threadIdx.x][k]", "tile[k][threadIdx.x]"),
+        *("one tile", "rows and columns change places"),
+    ),
+    "a round is missing": (
+        *("warp_sum", "d > 0", "d > 1"),
+        *("rows of 32", "Fewer rounds"),
+    ),
+    "a shuffle in a condition": (
+        *("warp_sum", "    sum += __shfl", "    if (lane < d) sum += __shfl"),
+        *("shuffles", "it must come to the shuffle"),
+    ),
+    "lanes without a float return": (
+        *("warp_sum", "if (row >= rows) return;", "if (row >= rows || lane >= cols) return;"),
+        *("shuffles", "A lane without an element adds 0"),
+    ),
+    "half of the lanes in the mask": (
+        *("warp_sum", "0xffffffffu", "0x0000ffffu"),
+        *("shuffles", "0xffffffff names all 32"),
+    ),
+    "each lane a stretch": (
+        "warp_sum",
+        "for (int c = lane; c < cols; c += 32) sum += x[row * cols + c];",
+        "int each = (cols + 31) / 32;\n"
+        "  for (int k = 0; k < each; ++k) {\n"
+        "    if (lane * each + k < cols) sum += x[row * cols + lane * each + k];\n  }",
+        *("bytes moved", "each lane walks a stretch of its own"),
+    ),
+    "no barrier before the sums are read": (
+        *("block_sum", "  __syncthreads();\n", ""),
+        *("no races", "who reads another warp's sum must wait for it"),
+    ),
+    "a barrier for one warp": (
+        *("block_sum", "  __syncthreads();\n", "  if (warp == 0) __syncthreads();\n"),
+        *("barriers", "cannot stand in an `if` that only some take"),
+    ),
+    "a place for four warps": (
+        *("block_sum", "sums[8]", "sums[4]"),
+        *("stays inside", "a place for each of them"),
+    ),
+    "one warp's sum": (
+        *("block_sum", "w < 8", "w < 1"),
+        *("rows of 256", "One warp's alone"),
+    ),
+    "the end is left out": (
+        *("wide_loads", "else if (i == n / 4)", "else if (false)"),
+        *("4,099", "those three are taken one by one"),
+    ),
+    "the last group is taken whole": (
+        *("wide_loads", "i < n / 4", "i < (n + 3) / 4"),
+        *("stays inside", "would reach over the end"),
+    ),
+    "an offset in floats": (
+        *(
+            "wide_loads",
+            "reinterpret_cast<const float4*>(x)[i]",
+            "*reinterpret_cast<const float4*>(x + i)",
+        ),
+        *("aligned", "begins in the middle of a group"),
+    ),
+    "three of four": (
+        *("wide_loads", "    v.w *= factor;\n", ""),
+        *("4,096", "all four of them"),
+    ),
+    "the sum is not mended": (
+        *(
+            "online_softmax",
+            "s = s * expf(m - larger) + expf(v - larger)",
+            "s = s + expf(v - larger)",
+        ),
+        *("rows of 77", "its own sum must be multiplied too"),
+    ),
+    "lanes' sums are added as they are": (
+        *("online_softmax", "s = s * expf(m - both) + os * expf(om - both)", "s = s + os"),
+        *("rows of 32", "each sum is multiplied by exp(its m - m)"),
+    ),
+    "begins with -inf": (
+        *("online_softmax", "-3e38f", "-INFINITY"),
+        *("far from 0", "begin with a large negative number"),
+    ),
+    "every lane for itself": (
+        *("online_softmax", "int d = 16; d > 0", "int d = 16; d > 16"),
+        *("rows of 32", "not the lane's own"),
+    ),
+    "empty places in the squares": (
+        *("norm_forward", "if (k * 32 + lane < cols) squares", "squares"),
+        *("rows of 100", "must add nothing to the squares"),
+    ),
+    "cols - 1": (
+        *("norm_forward", "warp_sum(squares) / cols", "warp_sum(squares) / (cols - 1)"),
+        *("rows of 100", "not by cols - 1"),
+    ),
+    "the mean of squares": (
+        *("norm_forward", "squares += away * away", "squares += kept[k] * kept[k] - mean * mean"),
+        *("around 1,000", "what is left is noise"),
+    ),
+    "weight by row": (
+        *("norm_forward", "* weight[c]", "* weight[row]"),
+        *("rows of 1,024", "weight and bias go with the column"),
+    ),
+    "the residual is forgotten": (
+        *("norm_forward", "a[c] + b[c]", "a[c]"),
+        *("rows of 1,024", "s = x + residual"),
+    ),
+    "the mean of g is forgotten": (
+        *("norm_backward", "g[k] - mg - ", "g[k] - "),
+        *("one row, dx", "x moves the row's mean"),
+    ),
+    "the variance is a constant": (
+        *("norm_backward", " - h[k] * mgh", ""),
+        *("one row, dx", "its variance too"),
+    ),
+    "rows add as if they were alone": (
+        *("norm_backward", "atomicAdd(&dweight[c], up * h[k])", "dweight[c] += up * h[k]"),
+        *("no races", "does it in one step"),
+    ),
+    "x in place of h": (
+        *(
+            "norm_backward",
+            "atomicAdd(&dweight[c], up * h[k])",
+            "atomicAdd(&dweight[c], up * x[row * cols + c])",
+        ),
+        *("one row, dweight", "not of grad * x"),
+    ),
+    "the tile is overwritten too early": (
+        *("gemm_tile", "ws[tx][k];\n    __syncthreads();", "ws[tx][k];"),
+        *("no races", "a fast warp overwrites what a slow one still reads"),
+    ),
+    "the tile is used too early": (
+        *("gemm_tile", "    __syncthreads();\n    for", "    for"),
+        *("no races", "Two barriers a tile"),
+    ),
+    "no zeros at the edge": (
+        *("gemm_tile", "r < rows && i < ins ? x[r * ins + i] : 0", "x[r * ins + i]"),
+        *("stays inside", "must hold 0"),
+    ),
+    "the bias is left out": (
+        *("gemm_tile", "sum + bias[o]", "sum"),
+        *("one tile", "the bias of the column"),
+    ),
+    "the wrong row of weight": (
+        *("gemm_tile", "ws[tx][k]", "ws[ty][k]"),
+        *("one tile", "weight's row is the thread's x"),
+    ),
+    "unpadded tiles": (
+        *("gemm_tile", "[17]", "[16]"),
+        *("shared banks", "pad its rows to 17"),
+    ),
+    "no fence": (
+        *("grid_barrier", "    __threadfence();\n", ""),
+        *("no races", "after a __threadfence()"),
+    ),
+    "one arrival too many is waited for": (
+        *("grid_barrier", "< gridDim.x) {", "< gridDim.x + 1) {"),
+        *("ends", "The goal is gridDim.x arrivals"),
+    ),
+    "one arrival too few": (
+        *("grid_barrier", "< gridDim.x) {", "< gridDim.x - 1) {"),
+        *("no races", "let nobody through before every block has counted itself"),
+    ),
+    "every thread counts": (
+        *("grid_barrier", "if (threadIdx.x == 0) {\n    __thread", "{\n    __thread"),
+        *("no races", "thread 0 of each block adds 1"),
+    ),
+    "a plain look": (
+        *("grid_barrier", "while (atomicAdd(arrived, 0u) <", "while (*arrived <"),
+        *("no races", "keep it in a register"),
+    ),
+    "the others do not wait": (
+        *("grid_barrier", "    }\n  }\n  __syncthreads();", "    }\n  }"),
+        *("no races", "wait for thread 0"),
+    ),
+    "no barrier between the phases": (
+        *("megakernel", "  grid_barrier(arrived);\n", ""),
+        *("no races", "between the phases"),
+    ),
+    "a barrier in the loop": (
+        *(
+            "megakernel",
+            "h[j] = fmaxf(v + b1[j], 0.0f);\n  }\n  grid_barrier(arrived);",
+            "h[j] = fmaxf(v + b1[j], 0.0f);\n    grid_barrier(arrived);\n  }",
+        ),
+        *("no races", "between the phases"),
+    ),
+    "one block comes to the barrier": (
+        *(
+            "megakernel",
+            "  grid_barrier(arrived);\n",
+            "  if (blockIdx.x > 0) grid_barrier(arrived);\n",
+        ),
+        *("no races", "everyone must meet at grid_barrier"),
+    ),
+    "a block per row": (
+        *("megakernel", "blockIdx.x * 2 + here", "blockIdx.x"),
+        *("no races", "that is a race"),
+    ),
+    "the activation is forgotten": (
+        *("megakernel", "fmaxf(v + b1[j], 0.0f)", "v + b1[j]"),
+        *("one block", "relu(b1[j]"),
+    ),
+    # ---- the model, and a function of one's own
+    "only the first level": (
+        *("in_a_model", "list(model.modules())", "[model[0]]"),
+        *("replaced", "lie deeper"),
+    ),
+    "a number that is written down": (
+        *("in_a_model", "kernel, child.scale, child.shift", "kernel, 1.0, 0.3"),
+        *("result", "Each gate has a scale and a shift of its own"),
+    ),
+    "swapped": (
+        *("in_a_model", "child.scale, child.shift", "child.shift, child.scale"),
+        *("result", "the order is kernel(x, scale, shift)"),
+    ),
+    "PyTorch's operations again": (
+        *(
+            "in_a_model",
+            "self.kernel(x, self.scale, self.shift)",
+            "x * (self.scale * x + self.shift).sigmoid()",
+        ),
+        *("operations", "one call of the kernel"),
+    ),
+    "nothing is counted": (
+        *("in_a_model", "return found", "return None"),
+        *("replaced", "how many gates there were"),
+    ),
+    "a wrong count": (
+        *("your_own", "OPERATIONS = 5", "OPERATIONS = 4"),
+        *("operations", "also a product with a number"),
+    ),
+    "two kernels foretold": (
+        *("your_own", "KERNELS = 1", "KERNELS = 2"),
+        *("kernels", "shares a kernel with its neighbours"),
+    ),
+    "no result": (
+        *("your_own", "return h *", "h = h *"),
+        *("result", "Without `return`"),
+    ),
+    "a few floats": (
+        *("your_own", "1024", "8"),
+        *("inputs", "a call costs more than its work"),
+    ),
+    "random numbers": (
+        *("your_own", "torch.sigmoid(gate)", "torch.rand_like(gate)"),
+        *("repeats", "Draw them in inputs()"),
     ),
 }
+
+
+def test_every_exercise_has_three_mistakes_that_are_named():
+    named = [mistake[0] for mistake in MISTAKES.values()]
+    assert not {name: named.count(name) for name in EXERCISES if named.count(name) < 3}
+    assert all(len(mistake[4]) > 8 for mistake in MISTAKES.values()), "a sentence for each"
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -250,8 +615,9 @@ def test_right_and_uncoalesced(tmp_path):
     found = check("cuda_index", written("cuda_index", source, tmp_path))
     wrong = [finding for finding in found if finding.ok is False]
     assert [finding.what for finding in wrong] == ["bytes moved"]
-    assert "48 an element" in wrong[0].found
+    assert "480,000 asked for, goal 120,000" in wrong[0].found
     assert "16 sectors" in wrong[0].says
+    assert "█···█···" in wrong[0].drawn
 
 
 def test_a_saved_result_is_counted(tmp_path):

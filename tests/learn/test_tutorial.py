@@ -32,6 +32,7 @@ def joined(text: str) -> str:
 # ---- as it is run
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_all_steps_piped():
     ran = run(*QUICK)
@@ -87,6 +88,7 @@ def test_list(capsys):
     assert lines == [f"{n}  {step.TITLE}" for n, step in enumerate(command.STEPS, 1)]
 
 
+@pytest.mark.slow
 def test_from_the_command_line_with_an_ascii_terminal():
     ran = run(
         "--step", "7", *QUICK, command=("-m", "megafuse", "tutorial"), PYTHONIOENCODING="ascii"
@@ -114,7 +116,7 @@ def test_each_step_on_the_gpu(number, capsys):
 def test_page(tmp_path, capsys):
     page = tmp_path / "page.html"
     assert command.main([*QUICK, "--step", "4", "--html", str(page)]) == 0
-    assert "2 figures in" in joined(capsys.readouterr().out)
+    assert "6 figures in" in joined(capsys.readouterr().out)
     text = page.read_text(encoding="utf-8")
     assert text.count("<svg") >= 2
     for rung in LADDERS["gelu_scale"].rungs[:-1]:

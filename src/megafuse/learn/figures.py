@@ -66,6 +66,11 @@ def write(path: str | Path, figures: Sequence[Figure], heading: str) -> None:
     report.save(report.page([], [], figures=figures, heading=heading), path)
 
 
+def drawn(title: str, caption: str, drawing: str, height: float, told: str) -> Figure:
+    """A picture of one's own: SVG inside, percent across and pixels down; `told` is read aloud."""
+    return _figure(title, caption, drawing, height, told)
+
+
 # ---- data paths
 
 

@@ -1,4 +1,4 @@
-"""The exercises, read from their folders.
+"""The exercises, read from their folders. picture.txt is a drawing of 80 columns at most.
 
 task.md is plain text in this order:
 
@@ -45,6 +45,7 @@ class Exercise:
     learn: str
     task: str
     hints: tuple[str, ...]
+    picture: str
     starter: Path
     solution: Path
 
@@ -102,6 +103,7 @@ def _read(folder: Path) -> Exercise:
         learn=" ".join(head[3].split()),
         task=task.strip(),
         hints=tuple(hint.strip() for hint in hints),
+        picture=(folder / "picture.txt").read_text(encoding="utf-8").rstrip(),
         starter=starter,
         solution=solution,
     )

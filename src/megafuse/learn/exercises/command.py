@@ -8,7 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from megafuse.learn.exercises import catalog, runner
+from megafuse.learn.exercises import catalog, certificate, runner
 from megafuse.learn.exercises.catalog import Exercise, exercises
 from megafuse.learn.exercises.findings import Refused
 from megafuse.learn.exercises.folder import NAME, Folder
@@ -23,6 +23,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--hint", action="store_true", help="the next hint")
     what.add_argument("--solution", action="store_true", help="ours, compared with your file")
     what.add_argument("--restart", action="store_true", help="the starter again; yours is kept")
+    parser.add_argument(
+        "--certificate",
+        nargs="?",
+        const="certificate.html",
+        metavar="PAGE",
+        help="what you have done, as a page (default: certificate.html)",
+    )
+    parser.add_argument("--markdown", action="store_true", help="all of them, as docs/exercises.md")
+    parser.add_argument("--name", default="", help="yours, for the certificate")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda if there is one")
     parser.add_argument("--folder", type=Path, default=Path(NAME), help=f"default: ./{NAME}")
 
@@ -39,13 +48,27 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, screen: Screen, folder: Folder) -> int:
-    if options.exercise is not None:
+    if options.exercise is not None and not options.certificate:
         return _one(catalog.find(options.exercise), options, screen, folder)
     if options.check:
         return _check_all(options, screen, folder)
+    if options.markdown:
+        from megafuse.learn.exercises import handbook  # imports torch and every check
+
+        print(handbook.text(exercises()), end="")
+        return 0
+    if options.certificate:
+        return _certificate(Path(options.certificate), options.name, screen, folder)
     if options.hint or options.solution or options.restart:
         raise Refused("of which exercise? `megafuse learn` lists them.")
     screen.listing(exercises(), folder)
+    return 0
+
+
+def _certificate(page: Path, name: str, screen: Screen, folder: Folder) -> int:
+    certificate.write(page, exercises(), folder, name)
+    solved = sum(folder.state(exercise) == "done" for exercise in exercises())
+    screen.line(f"{solved} of {len(exercises())} solved: {page}")
     return 0
 
 
@@ -98,6 +121,7 @@ def _checked(
     with screen.checking(folder.file(exercise)):
         report = runner.check(exercise, folder.file(exercise), device)
     screen.report(exercise, folder.file(exercise), report)
+    folder.remember_numbers(exercise, report.findings)
     if report.passed:
         folder.remember_passed(exercise)
     return report.passed

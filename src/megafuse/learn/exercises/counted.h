@@ -1,21 +1,27 @@
-// The memory of an exercise. A learner's C++ file is compiled twice with this in front of it:
+// The memory of an exercise. A learner's C++ file is compiled twice with
+// this in front of it:
 //
 //   plain      Input is const float*, Output is float*: as fast as it gets
-//   counted    they are types that look the same and note every element that is touched, so
-//              what moves between memory and processor is counted, not guessed
+//   counted    they are types that look the same and note every element
+//   that is touched, so
+//              what moves between memory and processor is counted, not
+//              guessed
 //
-// Counted, a read or write outside an array ends the run with its place, not with a crash. Bytes
-// are those of 64-byte lines through a cache of 32 KiB, in which the line unused for longest makes
-// room. A written line goes to memory when it leaves the cache.
+// Counted, a read or write outside an array ends the run with its place,
+// not with a crash. Bytes are those of 64-byte lines through a cache of 32
+// KiB, in which the line unused for longest makes room. A written line goes
+// to memory when it leaves the cache.
 //
-// The harness behind the learner's file defines exercise(); native.py calls exercise_run().
+// The harness behind the learner's file defines exercise(); native.py calls
+// exercise_run().
 
 struct Counts {
+  long long line;  // of the learner's file, of the last access
   long long read_elements, written_elements;
-  long long read_lines, written_lines;  // of 64 bytes, between cache and memory
-  long long requests, sectors;          // of a warp, and their 32-byte sectors (cuda_on_cpu.h)
-  long long fault, fault_array, fault_index;  // 1: read outside an array, 2: written
-  long long line;                             // of the learner's file, of the last access
+  long long read_lines,
+      written_lines;  // of 64 bytes, between cache and memory
+  long long fault, fault_array,
+      fault_index;  // 1: read outside an array, 2: written
 };
 
 #if defined(MF_COUNTED)
@@ -24,12 +30,11 @@ namespace counted {
 
 constexpr int kLine = 16;  // floats
 constexpr int kLines = 512;
-constexpr int kSector = 8;   // floats
-constexpr int kDepth = 256;  // accesses of a thread that are told apart
 
 struct Fault {};
 
-// An index that knows the line it was written in: a default argument is made where the call is.
+// An index that knows the line it was written in: a default argument is
+// made where the call is.
 struct Place {
   long long i;
   int line;
@@ -37,10 +42,12 @@ struct Place {
   Place(Integer n, int l = __builtin_LINE()) : i((long long)(n)), line(l) {}
 };
 
-// Lines in the order of their last use, as a ring of slots: the one after `newest` is the oldest.
+// Lines in the order of their last use, as a ring of slots: the one after
+// `newest` is the oldest.
 struct Cache {
   struct Slot {
-    int* place = nullptr;  // where the array notes which slot its line has, plus 1
+    int* place =
+        nullptr;  // where the array notes which slot its line has, plus 1
     bool dirty = false;
     int newer = 0, older = 0;
   };
@@ -96,38 +103,9 @@ struct Cache {
   }
 };
 
-// What each lane of a warp touched, in order: the k-th accesses of all lanes are one request.
-struct Warp {
-  long long sector[kDepth][32];
-  int depth[32];
-  int lane = -1;  // none: a loop on the CPU
-
-  void touch(long long which) {
-    if (lane >= 0 && depth[lane] < kDepth) sector[depth[lane]++][lane] = which;
-  }
-  void begin() {
-    for (int& d : depth) d = 0;
-  }
-  void end(Counts* counts) {
-    for (int k = 0; k < kDepth; ++k) {
-      int distinct = 0;
-      for (int a = 0; a < 32; ++a) {
-        bool fresh = depth[a] > k;
-        for (int b = 0; b < a && fresh; ++b)
-          if (depth[b] > k && sector[k][b] == sector[k][a]) fresh = false;
-        distinct += fresh;
-      }
-      counts->requests += distinct > 0;
-      counts->sectors += distinct;
-    }
-    lane = -1;
-  }
-};
-
 struct Machine {
   Counts* counts;
   Cache cache;
-  Warp warp;
 };
 
 struct Array {
@@ -146,7 +124,6 @@ struct Array {
     }
     ++(writes ? counts->written_elements : counts->read_elements);
     machine->cache.use(places + i / kLine, writes);
-    machine->warp.touch((number << 40) + i / kSector);
   }
   float read(long long i) {
     touch(i, false);
@@ -231,28 +208,26 @@ struct Arrays {
 using Input = const float*;
 using Output = float*;
 
-#if !defined(__CUDACC_RTC__)
 struct Arrays {
   float** data;
   Input input(int i) const { return data[i]; }
   Output output(int i) const { return data[i]; }
 };
-#endif
 
 #endif
-
-#if !defined(__CUDACC_RTC__)
 
 void exercise(const Arrays& arrays, const long long* numbers);
 
-extern "C" void exercise_run(float** data, const long long* sizes, int count,
-                             const long long* numbers, [[maybe_unused]] Counts* counts) {
+extern "C" void exercise_run(float** data, const long long* sizes,
+                             int count, const long long* numbers,
+                             [[maybe_unused]] Counts* counts) {
 #if defined(MF_COUNTED)
   using namespace counted;
-  auto* machine = new Machine{counts, Cache(counts), Warp()};
+  auto* machine = new Machine{counts, Cache(counts)};
   auto* array = new Array[count];
   for (int i = 0; i < count; ++i)
-    array[i] = {data[i], sizes[i], i, new int[sizes[i] / kLine + 1](), machine};
+    array[i] = {data[i], sizes[i], i, new int[sizes[i] / kLine + 1](),
+                machine};
   try {
     exercise({array, machine}, numbers);
   } catch (Fault) {
@@ -266,5 +241,3 @@ extern "C" void exercise_run(float** data, const long long* sizes, int count,
   exercise({data}, numbers);
 #endif
 }
-
-#endif

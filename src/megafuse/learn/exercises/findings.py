@@ -7,12 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """`ok` is None for what is only told. `says` is a paragraph: why it matters, what to do."""
+    """`ok` is None for what is only told. `says` is a paragraph: why it matters, what to do.
+
+    `drawn` is a picture of text. `number` and `unit` are what the learner wants to make smaller:
+    the first that was found and the best are kept.
+    """
 
     what: str
     ok: bool | None
     found: str
     says: str = ""
+    drawn: str = ""
+    number: float | None = None
+    unit: str = ""
 
 
 class Stop(Exception):

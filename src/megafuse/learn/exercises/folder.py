@@ -6,10 +6,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from megafuse.learn.exercises.catalog import Exercise
+from megafuse.learn.exercises.findings import Finding
 
 NAME = "megafuse-exercises"
 State = Literal["new", "open", "done"]
@@ -52,11 +54,32 @@ class Folder:
 
     def next_hint(self, exercise: Exercise) -> int:
         """Which hint to show now, from 0 on; after the last one it stays the last."""
-        shown = self._remembered("hints").get(exercise.name, 0)
-        shown = shown if isinstance(shown, int) else 0
-        at = min(shown, len(exercise.hints) - 1)
+        at = min(self.hints_seen(exercise), len(exercise.hints) - 1)
         self._remember("hints", exercise.name, at + 1)
         return at
+
+    def remember_numbers(self, exercise: Exercise, findings: Sequence[Finding]) -> None:
+        """Of each unit the first number that was ever found, and the least."""
+        known = self._remembered("numbers").get(exercise.name)
+        numbers: dict[str, Any] = known if isinstance(known, dict) else {}
+        for finding in findings:
+            if finding.number is not None:
+                before = numbers.get(
+                    finding.unit, {"first": finding.number, "best": finding.number}
+                )
+                best = min(before["best"], finding.number)
+                numbers[finding.unit] = {"first": before["first"], "best": best}
+        if numbers:
+            self._remember("numbers", exercise.name, numbers)
+
+    def numbers(self, exercise: Exercise) -> dict[str, dict[str, float]]:
+        """What remember_numbers kept, by unit."""
+        known = self._remembered("numbers").get(exercise.name)
+        return known if isinstance(known, dict) else {}
+
+    def hints_seen(self, exercise: Exercise) -> int:
+        shown = self._remembered("hints").get(exercise.name, 0)
+        return shown if isinstance(shown, int) else 0
 
     def remember_passed(self, exercise: Exercise) -> None:
         self._remember("passed", exercise.name, _digest(self.file(exercise)))
@@ -78,7 +101,7 @@ class Folder:
         found = self._all().get(what)
         return found if isinstance(found, dict) else {}
 
-    def _remember(self, what: str, name: str, value: int | str) -> None:
+    def _remember(self, what: str, name: str, value: int | str | dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         known = self._all() | {what: self._remembered(what) | {name: value}}
         made = self._progress.with_suffix(".tmp")

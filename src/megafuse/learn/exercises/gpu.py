@@ -18,12 +18,14 @@ class Kernel:
         self._module = driver.call("cuModuleLoadData", cubin)
         self._function = driver.call("cuModuleGetFunction", self._module, name.encode())
 
-    def launch(self, blocks: int, threads: int, *arguments: Tensor | float) -> None:
+    def launch(
+        self, blocks: tuple[int, ...], threads: tuple[int, ...], *arguments: Tensor | float
+    ) -> None:
         """On torch's current stream: tensors by address, int as 32 bits, float as float32."""
         values = [_c_value(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         stream = torch.cuda.current_stream().cuda_stream
-        grid = (blocks, 1, 1, threads, 1, 1)
+        grid = (*(*blocks, 1, 1)[:3], *(*threads, 1, 1)[:3])
         where = ctypes.addressof(addresses)
         driver.call("cuLaunchKernel", self._function, *grid, 0, stream, where, 0)
 

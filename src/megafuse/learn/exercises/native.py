@@ -1,4 +1,4 @@
-"""A learner's C++ or CUDA file as two functions: plain, and with every access counted (counted.h).
+"""A learner's C++ file as two functions: plain, and with every access counted (counted.h).
 
 Both are called with named arrays; the harness beside the exercise passes them to the learner's
 function by their place.
@@ -20,35 +20,31 @@ from megafuse.learn.exercises.findings import Stop
 from megafuse.runtime import build
 from megafuse.runtime.cpp import CompileError
 
-LINE, SECTOR = 64, 32  # bytes
+LINE = 64  # bytes
 
 
 class Counts(ctypes.Structure):
     """As counted.h has it."""
 
+    line: int
     read_elements: int
     written_elements: int
     read_lines: int
     written_lines: int
-    requests: int
-    sectors: int
     fault: int
     fault_array: int
     fault_index: int
-    line: int
     _fields_ = tuple(
         (name, ctypes.c_longlong)
         for name in (
+            "line",
             "read_elements",
             "written_elements",
             "read_lines",
             "written_lines",
-            "requests",
-            "sectors",
             "fault",
             "fault_array",
             "fault_index",
-            "line",
         )
     )
 
@@ -61,8 +57,8 @@ class Counts(ctypes.Structure):
 class Native:
     """The file, compiled once when it is first run plainly and once when it is first counted."""
 
-    def __init__(self, path: Path, harness: Path, before: str = "", trail: Path | None = None):
-        self._path, self._harness, self._before, self._trail = path, harness, before, trail
+    def __init__(self, path: Path, harness: Path, trail: Path | None = None):
+        self._path, self._harness, self._trail = path, harness, trail
         self._objects: dict[bool, ctypes.CDLL] = {}
 
     def plain(self, arrays: Mapping[str, Tensor], numbers: Sequence[int]) -> None:
@@ -91,7 +87,6 @@ class Native:
             (
                 "#define MF_COUNTED 1\n" if counted else "",
                 pasted(HERE / "counted.h"),
-                self._before,
                 pasted(self._path),
                 pasted(self._harness),
             )
@@ -150,9 +145,10 @@ def compile_stop(error: CompileError, path: Path) -> Stop:
 
 
 def last_line(trail: Path) -> int:
-    """Of the learner's file, where a run that did not return last accessed an array; or 0."""
+    """Of the learner's file, where a run that did not return last accessed an array; or 0. It is
+    the first thing in either kind of report."""
     try:
-        return Counts.from_buffer_copy(trail.read_bytes()).line
+        return int(ctypes.c_longlong.from_buffer_copy(trail.read_bytes()).value)
     except (OSError, ValueError):  # nothing was counted
         return 0
 

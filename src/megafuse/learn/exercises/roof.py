@@ -21,14 +21,18 @@ def share(
     says: str = "",
     threads: int = 0,
     what: str = "of the roof",
+    kept: bool = True,
 ) -> Finding:
     """`least_bytes`: what the task needs to move, so that needless bytes lower the share.
 
-    A learner's loop runs in one thread, so that its copy does too (`threads`).
+    A learner's loop runs in one thread, so that its copy does too (`threads`). Its time is `kept`
+    as what they want to make smaller.
     """
     with using(threads):
         yours, copy = timed(call, least_bytes, device)
-    return Finding(what, None, verdicts.share(yours, copy), says)
+    found = verdicts.share(yours, copy)
+    number, unit = (yours.median, "s") if kept else (None, "")
+    return Finding(what, None, found, says, number=number, unit=unit)
 
 
 @contextmanager

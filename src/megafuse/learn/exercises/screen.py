@@ -75,6 +75,7 @@ class Screen:
     def task(self, exercise: Exercise, file: Path, begun: bool) -> None:
         self.line(f"{exercise.number}. {exercise.title}", "bold")
         self.line()
+        self.drawing(exercise.picture)
         self.text(exercise.task)
         self.line(f"Your file  {_shown(file)}" + ("" if begun else "  (as you left it)"))
         self.line(f"Check it   megafuse learn {exercise.name} --check")
@@ -103,6 +104,16 @@ class Screen:
         for says in dict.fromkeys(finding.says for finding in report.findings):  # each once
             if says:
                 self.text(says)
+        wrong = [f.drawn for f in report.findings if f.drawn and f.ok is False]
+        right = [f.drawn for f in report.findings if f.drawn and f.ok is not False]
+        for drawn in dict.fromkeys(wrong or right):
+            self.drawing(drawn)
+
+    def drawing(self, text: str) -> None:
+        """A picture of text, as it is."""
+        for line in text.splitlines():
+            self.line(line, "cyan")
+        self.line()
 
     def finding(self, finding: Finding, column: int) -> None:
         mark, style = _MARK[finding.ok]
@@ -134,6 +145,8 @@ class Screen:
         self.line(f"Compare with ours: megafuse learn {exercise.name} --solution")
         if follows is not None:
             self.line(f"Next:              megafuse learn {follows.name}")
+        else:
+            self.line("That was the last: megafuse learn --certificate")
 
     def hint(self, exercise: Exercise, at: int) -> None:
         count = len(exercise.hints)
@@ -168,7 +181,7 @@ class Screen:
 def _advice(exercises: Sequence[Exercise], folder: Folder) -> str:
     left = next((e for e in exercises if folder.state(e) != "done"), None)
     if left is None:
-        return "That is all of them. CONTRIBUTING.md shows how to add an op of your own."
+        return "That is all of them: `megafuse learn --certificate` writes it down."
     if folder.state(left) == "open":
         return f"Go on: `megafuse learn {left.name} --check`."
     return f"Begin: `megafuse learn {left.name}`."

@@ -46,7 +46,7 @@ class Work:
             )
         return found  # type: ignore[no-any-return]
 
-    def native(self, before: str = "") -> Native:
+    def native(self) -> Native:
         """The file's function on plain and on counted memory."""
         self.stage("your code was compiled and run")
-        return Native(self.path, self.exercise.folder / "harness.cpp", before, self.trail)
+        return Native(self.path, self.exercise.folder / "harness.cpp", self.trail)

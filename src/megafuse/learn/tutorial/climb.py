@@ -14,6 +14,7 @@ from megafuse.bench.timing import Timing, cache_bytes
 from megafuse.learn.explain import kernels, mebibytes, megabytes, seconds
 from megafuse.learn.ladder.rung import Rung
 from megafuse.learn.ledger import Ledger
+from megafuse.learn.pictures import timeline
 from megafuse.learn.tutorial.tour import Tour
 from megafuse.learn.verdicts import ladder as verdicts
 
@@ -123,6 +124,8 @@ def _show(tour: Tour, climbed: Climb) -> None:
             for number, each in enumerate(climbed.rungs, 1)
         ],
     )
+    launches = {each.rung.name: each.ledger.operations for each in climbed.rungs}
+    tour.screen.drawing(timeline.text(launches, min(tour.screen.width, 78)).splitlines())
     tour.screen.bars(
         [(each.rung.name, each.seconds, seconds(each.seconds)) for each in climbed.rungs]
     )

@@ -132,8 +132,9 @@ def _next(only: int | None) -> str:
     if only is not None and only < len(STEPS):
         return f"Next: --step {only + 1}, {STEPS[only].TITLE}."
     return (
-        "Next: `megafuse learn` has exercises on what you just saw, LEARN.md is the map, "
-        "`megafuse ops` lists what is fused already, and CONTRIBUTING.md shows how to add an op."
+        "Next: `megafuse learn` has exercises on what you just saw, `megafuse diagnose a.py:f` "
+        "says why a function of yours is slow, LEARN.md is the map, `megafuse ops` lists what is "
+        "fused already, and CONTRIBUTING.md shows how to add an op."
     )
 
 

@@ -61,11 +61,16 @@ def roofline(title: str, climbed: Climb, flops: int, probes: Probes, machine: st
         "registers. Fewer bytes move a kernel to the right, better use of memory moves it up.",
         climbed.roof,
         probes.arithmetic,
-        [
-            Point(each.rung.name, flops / each.ledger.bytes_moved, flops / each.seconds)
-            for each in climbed.rungs
-        ],
+        points(climbed, flops),
     )
+
+
+def points(climbed: Climb, flops: int) -> list[Point]:
+    """Each rung: operations per byte, and per second."""
+    return [
+        Point(each.rung.name, flops / each.ledger.bytes_moved, flops / each.seconds)
+        for each in climbed.rungs
+    ]
 
 
 def shares(title: str, of_library: Mapping[str, float], machine: str) -> Figure:

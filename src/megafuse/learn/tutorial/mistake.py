@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from megafuse.bench import speedup
 from megafuse.learn.explain import seconds
 from megafuse.learn.ladder import LADDERS, launch
-from megafuse.learn.tutorial import draw, plain
+from megafuse.learn.tutorial import blanks, draw, plain, typed
 from megafuse.learn.tutorial.tour import IEEE, Tour, ieee_products
 from megafuse.learn.verdicts import product
 
@@ -81,6 +81,7 @@ def run(tour: Tour) -> None:
         screen.say(product.mistake(*(ratios[rung.name] for rung in rungs)))
     else:
         screen.say(product.product_by_hand(shares[rungs[0].name]))
+    typed.fill_in(tour, [blanks.PRODUCT])
     own = max((ratios[rung.name] for rung in rungs[:-1]), key=lambda ratio: ratio.median)
     screen.say(product.advice(own))
     tour.draw(lambda: draw.shares("The mistake and its repair", shares, tour.machine))

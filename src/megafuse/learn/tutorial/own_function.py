@@ -57,8 +57,9 @@ def run(tour: Tour) -> None:
     tour.screen.say(verdict.gained(foretold, gain, tour.fuses))
     tour.screen.recall(guess)
     tour.screen.say(
-        "A new size or another beta compiles nothing. What fuse leaves to the library, and why, "
-        "explain says for any function: docs/fuse.md. If one is worth a kernel by hand, "
+        "Now one of your own: `megafuse learn your_own` takes it through diagnose, fuse and "
+        "optimize. A new size or another beta compiles nothing. What fuse leaves to the library, "
+        "and why, explain says for any function: docs/fuse.md. If one is worth a kernel by hand, "
         "`megafuse new NAME --from file.py:function` makes an op of it, to begin with."
     )
 

@@ -9,7 +9,8 @@ import torch
 
 from megafuse.learn.explain import amount
 from megafuse.learn.ladder import LADDERS, Ladder
-from megafuse.learn.tutorial import draw, plain
+from megafuse.learn.pictures import roofline
+from megafuse.learn.tutorial import blanks, draw, plain, typed
 from megafuse.learn.tutorial.climb import climb
 from megafuse.learn.tutorial.tour import Tour
 from megafuse.learn.verdicts import ladder as verdicts
@@ -49,6 +50,7 @@ def run(tour: Tour) -> None:
     else:
         tour.screen.say(plain.WHY)
         rungs = plain.gelu_scale()
+    typed.fill_in(tour, blanks.POINTWISE)
     climbed = climb(tour, rungs, chain.ladder.exact(*arguments), *arguments)
     for sentence in verdicts.steps(climbed):
         tour.screen.say(sentence)
@@ -61,6 +63,9 @@ def run(tour: Tour) -> None:
         )
     tour.draw(lambda: draw.rungs(f"{chain.written}, rung by rung", climbed, tour.machine))
     flops = chain.flops * x.numel()
+    points = draw.points(climbed, flops)
+    tour.screen.say("Each rung under the roof: fewer bytes move it to the right, better use up.")
+    tour.screen.drawing(roofline.text(climbed.roof, tour.probes.arithmetic, points))
     tour.draw(lambda: draw.roofline("Under the roof", climbed, flops, tour.probes, tour.machine))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from megafuse.learn.ladder import LADDERS
-from megafuse.learn.tutorial import draw, plain
+from megafuse.learn.tutorial import blanks, draw, plain, typed
 from megafuse.learn.tutorial.climb import climb
 from megafuse.learn.tutorial.tour import Tour
 from megafuse.learn.verdicts import ladder as verdicts
@@ -33,6 +33,7 @@ def run(tour: Tour) -> None:
         if tour.compiles and tour.device == "cpu" and not rung.on_cpu:
             tour.screen.say(f"(On a GPU there is a rung more, {rung.name}. {rung.change_on_cpu}.)")
     arguments = (x, weight, bias, EPS)
+    typed.fill_in(tour, blanks.REDUCTION)
     climbed = climb(tour, rungs, ladder.exact(*arguments), *arguments)
     for sentence in verdicts.steps(climbed):
         tour.screen.say(sentence)

@@ -26,6 +26,11 @@ class Screen:
         self._asks = pause and sys.stdin is not None and sys.stdin.isatty()
 
     @property
+    def asks(self) -> bool:
+        """Whether somebody answers."""
+        return self._asks
+
+    @property
     def width(self) -> int:
         return self.console.width
 
@@ -102,6 +107,16 @@ class Screen:
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             text = "" if what is None else f"{what} …"
             self.console.print(f"{text:<{min(60, self.width - 1)}}", end="\r")
+
+    def drawing(self, lines: Sequence[str]) -> None:
+        """A picture of text, cut where the terminal ends."""
+        for line in lines:
+            self.console.print(line[: self.width], style="cyan", no_wrap=True, overflow="crop")
+        self.console.print()
+
+    def line_of_code(self) -> str:
+        """What the reader types; empty where they want it filled in."""
+        return self._answer("your line, ? or Enter: ") if self._asks else ""
 
     def guess(self, question: str) -> float | None:
         """Asks for a number; None where nobody answers, or with something else."""

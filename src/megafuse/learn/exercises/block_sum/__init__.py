@@ -1,0 +1,1 @@
+"""Exercise: a block adds up, and waits as seldom as it can."""

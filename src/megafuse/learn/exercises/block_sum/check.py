@@ -1,0 +1,75 @@
+"""The sum of each row by a block: warps first, then their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from megafuse.learn.exercises import cuda
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.work import Work
+
+_WARPS = 8
+
+
+def _make(size: Size, device: str) -> Arrays:
+    rows, cols = size
+    return {"x": cuda.random(rows, cols, device=device), "out": cuda.empty(rows, device=device)}
+
+
+def _exact(arrays: Arrays) -> Arrays:
+    return {"out": arrays["x"].double().sum(-1)}
+
+
+_ALL = (
+    "Eight warps have a sum each, and the row's is the sum of all eight. One warp's alone, or a "
+    "tree that stops too early, leaves some out."
+)
+_SHORT = "A row of 100 floats leaves most of the 256 threads without one: they add 0."
+_EARLY = (
+    "Warps run in any order: who reads another warp's sum must wait for it, at a __syncthreads() "
+    "after all have written theirs and before one is read."
+)
+_BARRIER = "The barrier is for all 256 threads, so it cannot stand in an `if` that only some take."
+_SMALL = "256 threads are 8 warps: the array has a place for each of them."
+_WAITS = (
+    "Right, and full of waiting: a tree in shared memory has a barrier at every level, nine a "
+    "row, and at each of them all eight warps wait for the slowest, while ever fewer threads have "
+    "something to add (a warp with one busy lane takes as long as one with 32). Let each warp add "
+    "up by shuffles, as in the exercise before; then one lane a warp writes its sum to shared "
+    "memory, one barrier, and one warp (or one thread) adds the eight."
+)
+
+TASK = Task(
+    kernel=Kernel("row_sums", "IOii"),
+    launch=lambda size: Launch((size[0],), (256,), size),
+    make=_make,
+    exact=_exact,
+    cases=(
+        Case("rows of 256", (2, 256), _ALL),
+        Case("rows of 100", (3, 100), _SHORT),
+        Case("rows of 2,000", (4, 2000), _ALL),
+    ),
+    large=(1 << 12, 1 << 13),
+    least=lambda size: 4 * size[0] * size[1] + 4 * size[0],
+    limits=(
+        cuda.meetings(lambda size: 2 * _WARPS * size[0], _WAITS),
+        cuda.moved(lambda size: 4 * size[0] * size[1] + 32 * size[0], "Neighbours side by side."),
+    ),
+    tolerance=1e-4,
+    means={
+        Kind.RACE: _EARLY,
+        Kind.NEVER_WRITTEN: _EARLY,
+        Kind.BARRIER_MISSED: _BARRIER,
+        Kind.BARRIERS_MIXED: _BARRIER,
+        Kind.READ_OUTSIDE: _SMALL,
+        Kind.WRITTEN_OUTSIDE: _SMALL,
+        Kind.SHUFFLE_MISSED: "A lane without an element adds 0, but it must come to the shuffle.",
+    },
+)
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """Short rows, long rows; how often warps wait; sectors."""
+    return cuda.check(TASK, work)

@@ -1,0 +1,254 @@
+"""How a CUDA exercise is checked: a Task says what is computed, `check` runs it.
+
+Each case on the emulator, against float64; then what the kernel asked of memory; then through
+NVRTC; and on a GPU, if there is one, right and timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from megafuse.learn.exercises import gpu, roof, tensors
+from megafuse.learn.exercises.emulator.faults import Fault, Kind
+from megafuse.learn.exercises.emulator.run import Counted, Emulated, Kernel, Launch
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.native import compile_stop, pasted
+from megafuse.learn.exercises.work import Work
+from megafuse.learn.pictures import access
+from megafuse.runtime import nvrtc
+from megafuse.runtime.cpp import CompileError
+
+__all__ = ["Arrays", "Case", "Kernel", "Launch", "Size", "Task", "check"]
+
+Size = tuple[int, ...]
+Arrays = dict[str, Tensor]
+Limit = Callable[[Counted, Size], Finding]
+
+# In front of the learner's file where NVRTC compiles it.
+TYPES = "using Input = const float*;\nusing Output = float*;\nusing Counter = unsigned*;\n"
+TYPES += "#define INFINITY __int_as_float(0x7f800000)\n"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A size to run; `says` is told when its result is wrong."""
+
+    what: str
+    size: Size
+    says: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a kernel must compute, and how little it may ask of memory."""
+
+    kernel: Kernel
+    launch: Callable[[Size], Launch]
+    make: Callable[[Size, str], Arrays]  # in the order of the kernel's parameters
+    exact: Callable[[Arrays], Arrays]  # float64, of each array that is a result
+    cases: tuple[Case, ...]
+    large: Size  # timed on a GPU
+    least: Callable[[Size], int]  # bytes that must move
+    limits: tuple[Limit, ...] = ()  # of the last case
+    tolerance: float = 1e-5
+    means: Mapping[Kind, str] = field(default_factory=dict)  # what a mistake means here
+
+
+def check(task: Task, work: Work) -> Iterator[Finding]:
+    """The first wrong case ends it: the others would say the same again."""
+    work.stage("your kernel was compiled and run")
+    emulated = Emulated(work.path, task.kernel, work.trail)
+    for case in task.cases:
+        arrays = task.make(case.size, "cpu")
+        exact = task.exact(arrays)
+        try:
+            counted = emulated.run(arrays, task.launch(case.size))
+        except Fault as fault:
+            yield _meant(task, case, fault)
+            return
+        for finding in _results(task, case, arrays, exact):
+            yield finding
+            if not finding.ok:
+                return
+    for limit in task.limits:
+        yield _drawn(limit(counted, task.cases[-1].size), counted)
+    yield _busy(counted)
+    cubin = _compiled(work)
+    yield cubin if isinstance(cubin, Finding) else _made(cubin)
+    if work.device == "cuda" and isinstance(cubin, bytes):
+        yield from _on_the_gpu(task, cubin)
+    else:
+        yield _share(task, counted)
+
+
+def _meant(task: Task, case: Case, fault: Fault) -> Finding:
+    """A mistake that the emulator found, with what it means in this exercise."""
+    says = " ".join(filter(None, (task.means.get(fault.kind, ""), fault.finding.says)))
+    return replace(fault.finding, found=f"{case.what}: {fault.finding.found}", says=says)
+
+
+def _results(task: Task, case: Case, arrays: Arrays, exact: Arrays) -> Iterator[Finding]:
+    for name, values in exact.items():
+        what = case.what if len(exact) == 1 else f"{case.what}, {name}"
+        result = arrays[name].cpu()
+        yield tensors.close(what, result, values.cpu(), result.dtype, task.tolerance, case.says)
+
+
+def _drawn(finding: Finding, counted: Counted) -> Finding:
+    """With a picture of the line that a limit is about, or of the first one."""
+    return finding if finding.drawn else replace(finding, drawn=access.of(finding, counted))
+
+
+def _busy(counted: Counted) -> Finding:
+    """Divergence: lanes that wait while others of their warp run a line alone."""
+    lanes, asked = (
+        {n: getattr(line, a) + getattr(line, b) for n, line in counted.lines.items()}
+        for a, b in (("lanes", "shared_lanes"), ("requests", "shared_requests"))
+    )
+    each = {number: lanes[number] / asked[number] for number in lanes if asked[number]}
+    line = min(each, key=lambda number: each[number])
+    average = sum(lanes.values()) / sum(asked.values())
+    found = f"{average:.0f} of 32 at an access; fewest in line {line}, {each[line]:.0f}"
+    return Finding("lanes busy", None, found)
+
+
+def _compiled(work: Work) -> bytes | Finding:
+    """For this machine's GPU, or for an H100 where there is none."""
+    problem = nvrtc.problem()
+    if problem is not None:
+        return Finding("NVRTC", None, f"not compiled for a GPU: {problem}")
+    major, minor = torch.cuda.get_device_capability() if work.device == "cuda" else (9, 0)
+    try:
+        return nvrtc.compile_cubin(TYPES + pasted(work.path), f"sm_{major}{minor}", [])
+    except CompileError as error:
+        return compile_stop(error, work.path).finding
+
+
+def _made(cubin: bytes) -> Finding:
+    return Finding("NVRTC", True, f"compiles: {len(cubin)} bytes of machine code")
+
+
+def _share(task: Task, counted: Counted) -> Finding:
+    """Without a GPU: what its sectors leave of the roof."""
+    least, moved = task.least(task.cases[-1].size), counted.bytes_moved
+    found = f"{min(least / moved, 1.0):.0%} at most: {moved:,} bytes asked for, {least:,} needed"
+    return Finding("of the roof", None, found, _NO_GPU)
+
+
+_NO_GPU = (
+    "Counted, not timed: there is no GPU here. What a GPU's caches hold is not in these numbers, "
+    "so they are what the kernel asks for. On a GPU the same command times it."
+)
+
+
+def _on_the_gpu(task: Task, cubin: bytes) -> Iterator[Finding]:
+    kernel = gpu.Kernel(cubin, task.kernel.name)
+    case = replace(task.cases[-1], what="on the GPU")
+    arrays = task.make(case.size, "cuda")
+    exact = task.exact(arrays)
+    _run(task, kernel, case.size, arrays)
+    yield from _results(task, case, arrays, exact)
+    large = task.make(task.large, "cuda")
+
+    def call() -> None:
+        for name, letter in zip(large, _letters(task), strict=True):
+            if letter == "C":
+                large[name].zero_()
+        _run(task, kernel, task.large, large)
+
+    yield roof.share(call, task.least(task.large), "cuda")
+
+
+def _letters(task: Task) -> str:
+    return "".join(letter for letter in task.kernel.parameters if letter in "IOC")
+
+
+def _run(task: Task, kernel: gpu.Kernel, size: Size, arrays: Arrays) -> None:
+    launch = task.launch(size)
+    tensors_, numbers = iter(arrays.values()), iter(launch.numbers)
+    reals = iter(launch.reals)
+    sources: dict[str, Iterator[Tensor | float]] = {"i": numbers, "f": reals}
+    sources |= dict.fromkeys("IOC", tensors_)
+    arguments = [next(sources[letter]) for letter in task.kernel.parameters]
+    kernel.launch(launch.grid, launch.block, *arguments)
+
+
+# ---- limits
+
+
+def _judged(what: str, ok: bool, found: str, says: str, number: float, unit: str) -> Finding:
+    return Finding(what, ok, found, "" if ok else says, number=float(number), unit=unit)
+
+
+def moved(least: Callable[[Size], int], says: str, spare: float = 1.1) -> Limit:
+    """Bytes of all sectors that the warps ask for."""
+
+    def limit(counted: Counted, size: Size) -> Finding:
+        goal = least(size)
+        ok = counted.bytes_moved <= spare * goal
+        line, each = counted.worst("sectors", "requests")
+        found = f"{counted.bytes_moved:,} asked for, goal {goal:,}"
+        found += f"; at most {each:.0f} sectors a request, in line {line}"
+        return _judged("bytes moved", ok, found, says, counted.bytes_moved, "bytes asked for")
+
+    return limit
+
+
+def banks(says: str, most: float = 1.0) -> Limit:
+    """Passes that a request of shared memory takes."""
+
+    def limit(counted: Counted, size: Size) -> Finding:
+        line, each = counted.worst("passes", "shared_requests")
+        if not line:
+            return Finding("shared banks", None, "no shared memory is used")
+        ok = each <= most
+        found = (
+            f"{each:.3g} pass{'es' * (each > 1)} a request at most, in line {line}; the least is 1"
+        )
+        return _judged("shared banks", ok, found, says, each, "passes a request")
+
+    return limit
+
+
+def meetings(most: Callable[[Size], int], says: str) -> Limit:
+    """How often a block's threads wait for each other, over all blocks' warps."""
+
+    def limit(counted: Counted, size: Size) -> Finding:
+        waits, goal = counted.total("barriers"), most(size)
+        ok = waits <= goal
+        found = f"warps wait {waits} times, goal {goal}"
+        return _judged("barriers", ok, found, says, waits, "times waited")
+
+    return limit
+
+
+def instructions(most: Callable[[Size], int], says: str) -> Limit:
+    """Loads and stores, as instructions of a warp."""
+
+    def limit(counted: Counted, size: Size) -> Finding:
+        asked, goal = counted.total("requests"), most(size)
+        ok = asked <= goal
+        found = f"{asked} loads and stores of a warp, goal {goal}"
+        return _judged("requests", ok, found, says, asked, "loads and stores")
+
+    return limit
+
+
+# ---- arrays
+
+
+def random(*shape: int, device: str, scale: float = 1.0, mean: float = 0.0) -> Tensor:
+    return torch.randn(*shape, device=device) * scale + mean
+
+
+def empty(*shape: int, device: str) -> Tensor:
+    """Full of NaN: what nobody writes is seen."""
+    return torch.full(shape, torch.nan, device=device)
+
+
+def blocks(elements: int, each: int) -> int:
+    return -(-elements // each)

@@ -1,0 +1,1 @@
+"""Exercise: tiles of a matrix product, and what is done before it is stored."""

@@ -1,0 +1,94 @@
+"""relu(x·weightᵀ + bias) by tiles of 16 × 16, with the epilogue in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from megafuse.learn.exercises import cuda
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.work import Work
+
+
+def _make(size: Size, device: str) -> Arrays:
+    rows, outs, ins = size
+    return {
+        "x": cuda.random(rows, ins, device=device),
+        "weight": cuda.random(outs, ins, device=device),
+        "bias": cuda.random(outs, device=device),
+        "out": cuda.empty(rows, outs, device=device),
+    }
+
+
+def _exact(arrays: Arrays) -> Arrays:
+    x, weight, bias = (arrays[name].double() for name in ("x", "weight", "bias"))
+    return {"out": (x @ weight.t() + bias).relu()}
+
+
+_FORMULA = (
+    "out[r][o] = max(0, bias[o] + the sum over i of x[r][i] * weight[o][i]): the bias of the "
+    "column, added once and not at every tile, and the ReLU after the whole sum, not after a part "
+    "of it. In the tiles: x's row is the thread's y, weight's row is the thread's x."
+)
+_BOUNDS = (
+    "20 × 24 with 36 inputs: tiles that are not full. A place of a tile behind the end of a row "
+    "must hold 0, so that it adds nothing, and it is not loaded; a result behind the end is not "
+    "stored. All threads go on to the barriers, also those without a result."
+)
+_EARLY = (
+    "Two barriers a tile: one after it was filled, before it is used; and one after it was used, "
+    "before the next fills it. Without the second, a fast warp overwrites what a slow one still "
+    "reads."
+)
+_AGAIN = (
+    "Every thread fetches a row of x and a row of weight for itself. Of a block's 256 threads 16 "
+    "need the same row of x and 16 the same row of weight: fetch a 16 × 16 tile of both into "
+    "shared memory, use each float 16 times, go on to the next tile. A sixteenth of the loads."
+)
+
+
+def _launch(size: Size) -> Launch:
+    return Launch((cuda.blocks(size[1], 16), cuda.blocks(size[0], 16)), (16, 16), size)
+
+
+def _goal(size: Size) -> int:
+    rows, outs, ins = size
+    tiles = cuda.blocks(rows, 16) * cuda.blocks(outs, 16) * cuda.blocks(ins, 16)
+    return tiles * 2 * 16 * 16 * 4 + 8 * rows * outs
+
+
+TASK = Task(
+    kernel=Kernel("linear_relu", "IIIOiii"),
+    launch=_launch,
+    make=_make,
+    exact=_exact,
+    cases=(
+        Case("one tile", (16, 16, 16), _FORMULA),
+        Case("20 × 24 × 36", (20, 24, 36), _BOUNDS),
+        Case("64 × 64 × 64", (64, 64, 64), _FORMULA),
+    ),
+    large=(2048, 2048, 1024),
+    least=lambda size: 4 * (size[0] * size[2] + size[1] * size[2] + size[0] * size[1]),
+    limits=(
+        cuda.moved(_goal, _AGAIN, 1.2),
+        cuda.banks(
+            "Lanes read down a column of a tile that is 16 wide: pad its rows to 17, as in "
+            "exercise 12.",
+            2.0,
+        ),
+    ),
+    tolerance=1e-5,
+    means={
+        Kind.RACE: _EARLY,
+        Kind.NEVER_WRITTEN: _EARLY + " " + _BOUNDS,
+        Kind.READ_OUTSIDE: _BOUNDS,
+        Kind.WRITTEN_OUTSIDE: _BOUNDS,
+        Kind.BARRIER_MISSED: _BOUNDS,
+    },
+)
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """A tile, tiles that are not full, many; what is asked for."""
+    return cuda.check(TASK, work)

@@ -1,0 +1,1 @@
+"""Exercise: rows and columns from a two-dimensional grid."""

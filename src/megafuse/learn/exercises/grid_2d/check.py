@@ -1,0 +1,77 @@
+"""out[r][c] = x[r][c] + bias[c] on a grid of two dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from megafuse.learn.exercises import cuda
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.work import Work
+
+
+def _make(size: Size, device: str) -> Arrays:
+    rows, cols = size
+    return {
+        "x": cuda.random(rows, cols, device=device),
+        "bias": cuda.random(cols, device=device),
+        "out": cuda.empty(rows, cols, device=device),
+    }
+
+
+def _exact(arrays: Arrays) -> Arrays:
+    return {"out": arrays["x"].double() + arrays["bias"].double()}
+
+
+def _launch(size: Size) -> Launch:
+    longer = max(size)
+    return Launch((cuda.blocks(longer, 32), cuda.blocks(longer, 8)), (32, 8), size)
+
+
+_BLOCK = (
+    "Row and column of a thread: the block's place in the grid times the block's size, plus the "
+    "thread's place in the block, for x and for y. nan: no thread wrote there."
+)
+_ROWS = (
+    "In memory a matrix is one row after the other, so element (r, c) lies at r * cols + c, with "
+    "the length of a row, not their number."
+)
+_BOUNDS = (
+    "33 × 70 is no multiple of the block, so some threads have a row that does not exist, some a "
+    "column, and both must be asked: a column that is too large is no error of memory, it is the "
+    "next row's beginning."
+)
+_RACE = (
+    "A thread whose column lies behind the end of its row lands in the next row, where another "
+    "thread works: c < cols must be asked too, not only r < rows. Or two blocks have the same "
+    "elements."
+)
+_APART = (
+    "Right, and slow: threadIdx.x is the one that changes from lane to lane of a warp. Where it "
+    "counts rows, the 32 lanes touch 32 rows, a sector each; where it counts columns, they touch "
+    "neighbours, 4 sectors together. x goes along the row."
+)
+
+TASK = Task(
+    kernel=Kernel("add_bias", "IIOii"),
+    launch=_launch,
+    make=_make,
+    exact=_exact,
+    cases=(
+        Case("8 × 32", (8, 32), _BLOCK),
+        Case("64 × 96", (64, 96), _BLOCK + " " + _ROWS),
+        Case("33 × 70", (33, 70), _BOUNDS),
+        Case("64 × 128", (64, 128), _ROWS),
+    ),
+    large=(8192, 2048),
+    least=lambda size: 8 * size[0] * size[1] + 4 * size[1],
+    limits=(cuda.moved(lambda size: 12 * size[0] * size[1], _APART),),
+    tolerance=1e-6,
+    means={Kind.RACE: _RACE, Kind.READ_OUTSIDE: _BOUNDS, Kind.WRITTEN_OUTSIDE: _BOUNDS},
+)
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """A matrix that fits, ones that do not; then sectors."""
+    return cuda.check(TASK, work)

@@ -1,0 +1,1 @@
+"""Exercise: a barrier for all blocks of a launch."""

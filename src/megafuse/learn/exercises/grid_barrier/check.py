@@ -1,0 +1,79 @@
+"""x / sum(x) in one launch: blocks meet at a barrier of the learner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from megafuse.learn.exercises import cuda
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.work import Work
+
+_THREADS = 64
+
+
+def _make(size: Size, device: str) -> Arrays:
+    n, blocks = size
+    return {
+        "x": cuda.random(n, device=device).abs() + 0.1,
+        "out": cuda.empty(n, device=device),
+        "sums": cuda.empty(blocks, device=device),
+        "arrived": torch.zeros(1, dtype=torch.int32, device=device),
+    }
+
+
+def _exact(arrays: Arrays) -> Arrays:
+    x = arrays["x"].double()
+    return {"out": x / x.sum()}
+
+
+_FORMULA = "out[i] = x[i] / the sum of all x, of every block's part."
+_BLOCKS = (
+    "Blocks do not wait for each other by themselves. The barrier must let nobody through before "
+    "every block has counted itself: thread 0 of each block adds 1 to `arrived`, once, after the "
+    "whole block has come (a __syncthreads() before it) and after a __threadfence(), so that what "
+    "the block wrote is there before its mark; then it looks until `arrived` has reached "
+    "gridDim.x; and the other threads of its block wait for thread 0 at a second __syncthreads()."
+)
+_PLAIN = (
+    "If the counter itself is what the race is about: it must be looked at with "
+    "atomicAdd(arrived, 0) or through a volatile pointer. A compiler may read a plain variable "
+    "once, keep it in a register, and look at that for ever."
+)
+_GOAL = "The goal is gridDim.x arrivals, one for each block: thread 0 counts, the others do not."
+_OUTSIDE = "Both __syncthreads() are for all threads: they stand outside of the if."
+
+TASK = Task(
+    kernel=Kernel("normalise", "IOOCi"),
+    launch=lambda size: Launch((size[1],), (_THREADS,), size[:1], at_once=size[1]),
+    make=_make,
+    exact=_exact,
+    cases=(
+        Case("one block", (100, 1), _FORMULA),
+        Case("two blocks", (300, 2), _FORMULA + " " + _BLOCKS),
+        Case("four blocks", (1000, 4), _FORMULA + " " + _BLOCKS),
+    ),
+    large=(1 << 18, 64),
+    least=lambda size: 8 * size[0],
+    limits=(
+        cuda.moved(
+            lambda size: 12 * size[0] + 8 * size[1] * 32 * 8,
+            "x is read once for the sum and once for the quotient; everything else is small.",
+        ),
+    ),
+    means={
+        Kind.RACE: _BLOCKS + " " + _PLAIN,
+        Kind.DEADLOCK: _GOAL,
+        Kind.BARRIER_MISSED: _OUTSIDE,
+        Kind.BARRIERS_MIXED: _OUTSIDE,
+        Kind.NEVER_WRITTEN: "Within the block a __syncthreads() is missing.",
+    },
+)
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """Two blocks, four; several meetings in one launch."""
+    return cuda.check(TASK, work)

@@ -1,0 +1,1 @@
+"""Exercise: the learner's kernel in a model."""

@@ -1,0 +1,1 @@
+"""Exercise: two layers, one launch."""

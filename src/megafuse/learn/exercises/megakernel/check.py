@@ -1,0 +1,89 @@
+"""W2·relu(W1·x + b1) + b2 for one token, in one launch of two phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from megafuse.learn.exercises import cuda
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.work import Work
+
+_THREADS = 64
+
+
+def _make(size: Size, device: str) -> Arrays:
+    ins, hidden, outs, _ = size
+    return {
+        "x": cuda.random(ins, device=device),
+        "w1": cuda.random(hidden, ins, device=device) / ins**0.5,
+        "b1": cuda.random(hidden, device=device),
+        "w2": cuda.random(outs, hidden, device=device) / hidden**0.5,
+        "b2": cuda.random(outs, device=device),
+        "h": cuda.empty(hidden, device=device),
+        "y": cuda.empty(outs, device=device),
+        "arrived": torch.zeros(1, dtype=torch.int32, device=device),
+    }
+
+
+def _exact(arrays: Arrays) -> Arrays:
+    x, w1, b1, w2, b2 = (arrays[name].double() for name in ("x", "w1", "b1", "w2", "b2"))
+    return {"y": w2 @ (w1 @ x + b1).relu() + b2}
+
+
+def _weights(size: Size) -> int:
+    ins, hidden, outs, _ = size
+    return 4 * (hidden * ins + outs * hidden)
+
+
+_FORMULA = (
+    "h[j] = relu(b1[j] + row j of w1 times x), y[o] = b2[o] + row o of w2 times h, every j and "
+    "every o by one warp of the grid: warp number blockIdx.x * 2 + threadIdx.x / 32, and then as "
+    "many further as the grid has warps. nan: no warp came there."
+)
+_BETWEEN = (
+    "The second phase reads all of h, and other blocks wrote most of it: everyone must meet at "
+    "grid_barrier(arrived) between the phases."
+)
+_EVERYONE = (
+    "Every block must come to the barrier, once, also one that has no row to compute: it stands "
+    "between the two loops, not inside one."
+)
+_AGAIN = (
+    "Right, but every block computes all of h for itself, and so reads all of w1: the weights are "
+    "most of what moves when one token is generated. Share the rows out over all warps of the "
+    "grid, write h to memory, meet, and then read it."
+)
+
+TASK = Task(
+    kernel=Kernel("mlp", "IIIIIOOCiii"),
+    launch=lambda size: Launch((size[3],), (_THREADS,), size[:3], at_once=size[3]),
+    make=_make,
+    exact=_exact,
+    cases=(
+        Case("one block", (32, 16, 8, 1), _FORMULA),
+        Case("three blocks", (40, 25, 11, 3), _FORMULA + " " + _BETWEEN),
+        Case("four blocks", (64, 48, 32, 4), _FORMULA + " " + _BETWEEN),
+    ),
+    large=(4096, 8192, 4096, 64),
+    least=_weights,
+    limits=(
+        # x and h are read again for each row, from a cache.
+        cuda.moved(lambda size: 2 * _weights(size) + 64 * (size[1] + size[2]), _AGAIN),
+    ),
+    tolerance=1e-5,
+    means={
+        Kind.RACE: _BETWEEN,
+        Kind.DEADLOCK: _EVERYONE,
+        Kind.BARRIER_MISSED: _EVERYONE,
+        Kind.BARRIERS_MIXED: _EVERYONE,
+    },
+)
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """Sizes that fit the warps and that do not; how often the weights are read."""
+    return cuda.check(TASK, work)

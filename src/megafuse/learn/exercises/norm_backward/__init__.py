@@ -1,0 +1,1 @@
+"""Exercise: the gradient of a norm, in one pass, and a sum over rows."""

@@ -1,0 +1,80 @@
+"""The gradients of LayerNorm: of x within a row, of weight over all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.nn import functional as F
+
+from megafuse.learn.exercises import cuda
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.work import Work
+
+_EPS = 1e-5
+
+
+def _make(size: Size, device: str) -> Arrays:
+    rows, cols = size
+    x = cuda.random(rows, cols, device=device)
+    variance, mean = torch.var_mean(x.double(), -1, correction=0)
+    return {
+        "grad": cuda.random(rows, cols, device=device),
+        "x": x,
+        "weight": cuda.random(cols, device=device),
+        "mean": mean.float(),
+        "rstd": (variance + _EPS).rsqrt().float(),
+        "dx": cuda.empty(rows, cols, device=device),
+        "dweight": torch.zeros(cols, device=device),
+    }
+
+
+def _exact(arrays: Arrays) -> Arrays:
+    x, weight = (arrays[name].double().requires_grad_() for name in ("x", "weight"))
+    out = F.layer_norm(x, weight.shape, weight, None, _EPS)
+    dx, dweight = torch.autograd.grad(out, (x, weight), arrays["grad"].double())
+    return {"dx": dx, "dweight": dweight}
+
+
+_FORMULA = (
+    "With h = (x - mean) * rstd and g = grad * weight: dx = rstd * (g - mean(g) - h * mean(g * "
+    "h)), where both means are over the row, of all 32 lanes. x moves the row's mean and its "
+    "variance too: g alone would be the gradient of a plain scale. dweight[c] is the sum over all "
+    "rows of grad * h, and not of grad * x."
+)
+_ROWS = (
+    "Every row adds to dweight, and rows belong to different warps and blocks. `dweight[c] += v` "
+    "is a read and a write, and what another warp added in between is lost: "
+    "atomicAdd(&dweight[c], v) does it in one step."
+)
+_PASSES = (
+    "grad, x and weight are read twice: for the sums, and for the result. Rows have at most 256 "
+    "floats, 8 for each lane: keep g and h in registers between the two."
+)
+
+TASK = Task(
+    kernel=Kernel("norm_backward", "IIIIIOOii"),
+    launch=lambda size: Launch((cuda.blocks(size[0], 4),), (128,), size),
+    make=_make,
+    exact=_exact,
+    cases=(
+        Case("one row", (1, 64), _FORMULA),
+        Case("6 rows of 100", (6, 100), _FORMULA),
+        Case("8 rows of 256", (8, 256), _FORMULA),
+    ),
+    large=(1 << 16, 256),
+    least=lambda size: 12 * size[0] * size[1] + 8 * size[1] + 8 * size[0],
+    limits=(cuda.moved(lambda size: 16 * size[0] * size[1] + 64 * size[0], _PASSES, 1.02),),
+    tolerance=1e-4,
+    means={
+        Kind.RACE: _ROWS,
+        Kind.SHUFFLE_MISSED: "All lanes meet, also those whose part of the row has ended.",
+    },
+)
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """One row, several, many; sectors."""
+    return cuda.check(TASK, work)

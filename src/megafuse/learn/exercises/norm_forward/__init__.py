@@ -1,0 +1,1 @@
+"""Exercise: add and normalise, reading once."""

@@ -1,0 +1,1 @@
+"""Exercise: maximum and sum in one pass, lane by lane."""

@@ -1,0 +1,68 @@
+"""softmax of each row by a warp, in two readings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from megafuse.learn.exercises import cuda
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.work import Work
+
+
+def _make(size: Size, device: str) -> Arrays:
+    rows, cols, scale = size
+    x = cuda.random(rows, cols, device=device, scale=float(scale))
+    if scale > 50:  # a row that is masked but for its second half
+        x[0, : cols // 2] = -torch.inf
+    return {"x": x, "out": cuda.empty(rows, cols, device=device)}
+
+
+def _exact(arrays: Arrays) -> Arrays:
+    return {"out": arrays["x"].double().softmax(-1)}
+
+
+_FORMULA = (
+    "out = exp(x - m) / s, with m the largest of the row and s the sum of exp(x - m). Everyone "
+    "needs the row's m and s, not the lane's own: the lanes' pairs must be brought together. When "
+    "two pairs meet, m is the larger of the two, and each sum is multiplied by exp(its m - m). "
+    "When a lane finds a larger x, its own sum must be multiplied too."
+)
+_FAR = (
+    "Values of some hundreds: exp(100) is more than a float holds, and inf / inf is nan, so the "
+    "largest is subtracted before exp. And where everything so far is -inf (masked), m - m is "
+    "-inf - (-inf), which is nan: begin with a large negative number that is not -INFINITY, or ask."
+)
+_PASSES = (
+    "x is read three times: for the largest, for the sum, for the result. The first two can be "
+    "one: keep m and s together, and when a larger x comes, multiply s by exp(old m - new m). "
+    "That is how attention is computed without its matrix, too."
+)
+
+TASK = Task(
+    kernel=Kernel("softmax", "IOii"),
+    launch=lambda size: Launch((cuda.blocks(size[0], 4),), (128,), size[:2]),
+    make=_make,
+    exact=_exact,
+    cases=(
+        Case("rows of 32", (4, 32, 1), _FORMULA),
+        Case("rows of 77", (5, 77, 3), _FORMULA),
+        Case("far from 0", (4, 200, 100), _FAR),
+        Case("rows of 1,024", (4, 1024, 2), _FORMULA),
+    ),
+    large=(1 << 13, 1 << 12, 2),
+    least=lambda size: 8 * size[0] * size[1],
+    limits=(cuda.moved(lambda size: 12 * size[0] * size[1], _PASSES, 1.02),),
+    tolerance=2e-6,
+    means={
+        Kind.SHUFFLE_MISSED: "All lanes meet, also those whose part of the row has ended.",
+    },
+)
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """Values near 0 and far from it, a masked row; how often x is read."""
+    return cuda.check(TASK, work)

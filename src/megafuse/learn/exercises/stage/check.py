@@ -1,0 +1,77 @@
+"""Grey values of pixels: read side by side, through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from megafuse.learn.exercises import cuda
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.work import Work
+
+_WEIGHTS = (0.3, 0.6, 0.1)
+
+
+def _make(size: Size, device: str) -> Arrays:
+    (n,) = size
+    return {"rgb": cuda.random(n, 3, device=device), "grey": cuda.empty(n, device=device)}
+
+
+def _exact(arrays: Arrays) -> Arrays:
+    weights = torch.tensor(_WEIGHTS, dtype=torch.float64, device=arrays["rgb"].device)
+    return {"grey": arrays["rgb"].double() @ weights}
+
+
+_PIXEL = (
+    "Pixel i is 0.3 times float 3 i, 0.6 times float 3 i + 1 and 0.1 times float 3 i + 2. Within "
+    "a block, pixel t lies at 3 t of what the block fetched. nan: never written, or from shared "
+    "memory that nobody filled."
+)
+_BOUNDS = (
+    "1,000 pixels are 3,000 floats; the last block has fewer than 128 pixels, and fewer than 384 "
+    "floats to fetch. Fetching is bounded by 3 * n, computing by n."
+)
+_EARLY = (
+    "A thread takes floats that other threads fetched: it must wait until they have, at a "
+    "__syncthreads() between the fetching and the computing."
+)
+_APART = (
+    "Three loads, and each takes every third float: the warp's 32 lanes touch 12 sectors with "
+    "each, 36 in all, and 12 would do. Fetch first: in three rounds the block's 128 threads take "
+    "384 neighbours into `__shared__ float pixels[384]`, then each thread takes its three from "
+    "there."
+)
+_SMALL = "128 pixels of a block are 384 floats: that is how long the shared array must be."
+
+TASK = Task(
+    kernel=Kernel("grey", "IOi"),
+    launch=lambda size: Launch((cuda.blocks(size[0], 128),), (128,), size),
+    make=_make,
+    exact=_exact,
+    cases=(
+        Case("one block", (128,), _PIXEL),
+        Case("1,000", (1000,), _BOUNDS),
+        Case("2,048", (2048,), _PIXEL),
+    ),
+    large=(1 << 24,),
+    least=lambda size: 16 * size[0],
+    limits=(
+        cuda.moved(lambda size: 16 * size[0], _APART),
+        cuda.banks("Threads of a warp want several words of the same bank.", 2.0),
+    ),
+    means={
+        Kind.RACE: _EARLY,
+        Kind.NEVER_WRITTEN: _EARLY,
+        Kind.READ_OUTSIDE: _BOUNDS + " " + _SMALL,
+        Kind.WRITTEN_OUTSIDE: _BOUNDS,
+        Kind.BARRIER_MISSED: "A thread without a pixel may still have floats to fetch for others.",
+    },
+)
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """A block, several, a last one that is not full; sectors; banks."""
+    return cuda.check(TASK, work)

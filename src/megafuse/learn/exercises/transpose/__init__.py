@@ -1,0 +1,1 @@
+"""Exercise: bank conflicts, and the column that avoids them."""

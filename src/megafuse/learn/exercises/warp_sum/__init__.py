@@ -1,0 +1,1 @@
+"""Exercise: lanes that hand each other their registers."""

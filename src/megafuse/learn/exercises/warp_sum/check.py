@@ -1,0 +1,66 @@
+"""The sum of each row by a warp, with shuffles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from megafuse.learn.exercises import cuda
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.work import Work
+
+
+def _make(size: Size, device: str) -> Arrays:
+    rows, cols = size
+    return {"x": cuda.random(rows, cols, device=device), "out": cuda.empty(rows, device=device)}
+
+
+def _exact(arrays: Arrays) -> Arrays:
+    return {"out": arrays["x"].double().sum(-1)}
+
+
+def _launch(size: Size) -> Launch:
+    return Launch((cuda.blocks(size[0], 4),), (128,), size)
+
+
+_LANES = (
+    "A row's sum is the sum of all 32 lanes' sums. With __shfl_down_sync lane l gets what lane "
+    "l + d has: after d = 16, 8, 4, 2, 1, added each time, lane 0 has all of it. Fewer rounds, or "
+    "lane 0's own sum alone, leave some out."
+)
+_SHORT = (
+    "A row of 20 floats leaves lanes 20 to 31 without one: they add 0, and take part all the same."
+)
+_LONG = (
+    "A row of 1,000 floats: lane l takes floats l, l + 32, l + 64 and so on, and adds them up "
+    "before the lanes meet."
+)
+_AWAY = "A lane without an element adds 0, but it must come to the shuffle."
+_APART = (
+    "Right, and slow: each lane walks a stretch of its own, so the 32 lanes touch 32 sectors at a "
+    "time. Lane l should take floats l, l + 32, l + 64, …: neighbours side by side."
+)
+
+TASK = Task(
+    kernel=Kernel("row_sums", "IOii"),
+    launch=_launch,
+    make=_make,
+    exact=_exact,
+    cases=(
+        Case("rows of 32", (8, 32), _LANES),
+        Case("rows of 20", (7, 20), _SHORT),
+        Case("rows of 1,000", (6, 1000), _LONG),
+        Case("rows of 1,024", (8, 1024), _LONG),
+    ),
+    large=(1 << 14, 1024),
+    least=lambda size: 4 * size[0] * size[1] + 4 * size[0],
+    limits=(cuda.moved(lambda size: 4 * size[0] * size[1] + 32 * size[0], _APART),),
+    tolerance=1e-4,
+    means={Kind.SHUFFLE_MISSED: _AWAY, Kind.RACE: "Only one lane may write a row's sum."},
+)
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """A row of 32, of fewer, of many; sectors; no shared memory."""
+    return cuda.check(TASK, work)

@@ -1,0 +1,1 @@
+"""Exercise: 16 bytes with each load and store, and the end."""

@@ -1,0 +1,76 @@
+"""out = scale · x with 16-byte loads and stores, for any n."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from megafuse.learn.exercises import cuda
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.work import Work
+
+_SCALE = 1.7
+
+
+def _make(size: Size, device: str) -> Arrays:
+    (n,) = size
+    return {"x": cuda.random(n, device=device), "out": cuda.empty(n, device=device)}
+
+
+def _exact(arrays: Arrays) -> Arrays:
+    # The kernel's 1.7 is a float32.
+    return {"out": arrays["x"].double() * float(torch.tensor(_SCALE, dtype=torch.float32))}
+
+
+_FOURS = (
+    "Thread i takes floats 4 i to 4 i + 3: as float4, element i. Each is multiplied, all four of "
+    "them. nan: never written."
+)
+_END = (
+    "4,099 floats are 1,024 times four and three more. A float4 that begins at 4,096 would reach "
+    "over the end; those three are taken one by one, after or beside the wide ones, by threads "
+    "that have the time."
+)
+_ALIGNED = (
+    "As float4*, x[i] is the i-th group of four already: x + 4 i floats. Adding the offset in "
+    "floats and then reading four begins in the middle of a group."
+)
+_NARROW = (
+    "Right, and four times the instructions that are needed: each thread loads and stores 4 "
+    "bytes. A float4 is 16 bytes with one instruction: `reinterpret_cast<const float4*>(x)[i]`. "
+    "Fewer instructions, and more bytes under way for each."
+)
+
+TASK = Task(
+    kernel=Kernel("scale", "IOfi"),
+    launch=lambda size: Launch((cuda.blocks(size[0], 4 * 128),), (128,), size, (_SCALE,)),
+    make=_make,
+    exact=_exact,
+    cases=(
+        Case("4,096", (4096,), _FOURS),
+        Case("4,099", (4099,), _END),
+        Case("3", (3,), _END),
+        Case("8,195", (8195,), _END),
+    ),
+    large=(1 << 24,),
+    least=lambda size: 8 * size[0],
+    limits=(
+        cuda.instructions(lambda size: 2 * cuda.blocks(size[0], 128) + 4, _NARROW),
+        cuda.moved(lambda size: 8 * size[0] + 256, "Neighbours side by side."),
+    ),
+    tolerance=1e-6,
+    means={
+        Kind.READ_OUTSIDE: _END,
+        Kind.WRITTEN_OUTSIDE: _END,
+        Kind.MISALIGNED: _ALIGNED,
+        Kind.RACE: "Several threads write the end: give it to one, or to one thread a float.",
+    },
+)
+
+
+def check(work: Work) -> Iterator[Finding]:
+    """Multiples of four, ends that are none; requests."""
+    return cuda.check(TASK, work)

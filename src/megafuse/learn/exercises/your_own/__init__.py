@@ -1,0 +1,1 @@
+"""Exercise: a function of the learner's own, through diagnose, fuse and optimize."""

@@ -1,0 +1,108 @@
+"""The certificate and the start page's animation in a browser: wide, narrow, light, dark, still."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from browser import Shown, started
+from test_certificate import solved
+
+from megafuse.learn import figures
+from megafuse.learn.exercises import catalog, certificate
+from megafuse.learn.exercises.emulator.run import Request
+from megafuse.learn.exercises.folder import Folder
+from megafuse.learn.pictures import access
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with started() as running:
+        yield running
+
+
+@pytest.fixture
+def page(tmp_path):
+    """A certificate of some exercises."""
+    folder = Folder(tmp_path / "megafuse-exercises")
+    solved(folder, "walk", (0.107, "s"), (0.00114, "s"))
+    solved(folder, "stage", (81920, "bytes asked for"), (32768, "bytes asked for"))
+    solved(folder, "megakernel", (112640, "bytes asked for"), (41984, "bytes asked for"))
+    path = tmp_path / "certificate.html"
+    certificate.write(path, catalog.exercises(), folder, "Ada")
+    return path
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
+def test_certificate(browser, page, width, theme):
+    shown = Shown(browser, page, width, theme)
+    assert shown.text("h1") == "Kernel fusion, by hand: Ada"
+    assert shown.text(".headline") == "94× as fast as your first try"
+    assert shown.overflow() <= 0
+    assert len(shown.all("#exercises tbody tr")) == len(catalog.exercises())
+    assert len(shown.all("#exercises tr.done")) == 3
+    bars = shown.page.locator("#gains .fill").evaluate_all("all => all.map(e => e.getBBox().width)")
+    assert max(bars) / min(bars) > 30
+    for summary in shown.page.locator("#pictures summary").all():
+        summary.click()
+    assert shown.overflow() <= 0
+    assert "block 0" in shown.text("#pictures details:last-of-type pre")
+    background = "getComputedStyle(document.body).backgroundColor"
+    before = shown.page.evaluate(background)
+    shown.page.locator("#theme").click()
+    assert shown.page.evaluate(background) != before
+    shown.check()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pictures_of_accesses_fit(browser, tmp_path, width):
+    places = tuple(range(0, 128, 4))
+    request = Request(6, "x", False, False, 1, places)
+    path = tmp_path / "pictures.html"
+    figures.write(path, [access.figure(request, "Four apart")], "Pictures")
+    shown = Shown(browser, path, width, "light")
+    assert shown.overflow() <= 0
+    assert shown.page.locator("svg.figure line").count() == 32
+    assert "16 sectors of 32 bytes, 25% of them used" in shown.text("figcaption")
+    shown.check()
+
+
+def start(folder: Path) -> Path:
+    """The fragment as the docs site has it, below a first paragraph."""
+    path = folder / "start.html"
+    fragment = (ROOT / "docs" / "fusion.html").read_text(encoding="utf-8")
+    head = '<!doctype html><html data-bs-theme="light"><link rel="icon" href="data:,">'
+    path.write_text(f"{head}<h1>megafuse</h1><p>One launch.</p>{fragment}", encoding="utf-8")
+    return path
+
+
+def test_animation_moves_and_plays_again(browser, tmp_path):
+    shown = Shown(browser, start(tmp_path), 390, "light")
+    shown.page.emulate_media(reduced_motion="no-preference")
+    at = """all => all.map(e => new DOMMatrix(getComputedStyle(e).transform).f)"""
+    heights = set()
+    for _ in range(12):
+        heights |= {round(y) for y in shown.page.locator(".mf-floats").evaluate_all(at)}
+        shown.page.wait_for_timeout(150)
+    assert len(heights) > 4, "the floats travel"
+    ends = "all => all.map(e => e.getAnimations()[0].effect.getComputedTiming().duration)"
+    assert shown.page.locator(".mf-floats").evaluate_all(ends) == [10000, 10000]
+    shown.page.wait_for_timeout(500)
+    shown.page.get_by_role("button", name="Again").click()
+    now = "all => all.map(e => e.getAnimations()[0].currentTime)"
+    assert max(shown.page.locator(".mf-floats").evaluate_all(now)) < 400
+    assert shown.overflow() <= 0
+    shown.check()
+
+
+def test_animation_stands_still_for_those_who_want_it(browser, tmp_path):
+    shown = Shown(browser, start(tmp_path), 1280, "dark")  # its motion is reduced
+    still = "all => all.map(e => e.getAnimations().length)"
+    assert shown.page.locator(".mf-floats").evaluate_all(still) == [0, 0]
+    assert not shown.page.get_by_role("button", name="Again").is_visible()
+    assert "16 bytes a float" in shown.page.locator(".mf-start").inner_text()
+    assert "8 bytes a float" in shown.page.locator(".mf-start").inner_text()
+    shown.check()
