@@ -54,7 +54,10 @@ def test_unknown_command_suggests_one(capsys):
     assert cli.main(["xyzzy"]) == 2
     said = capsys.readouterr().err
     assert "Did you mean" not in said
-    assert "doctor, demo, tutorial, learn, bench, report, fuse, new, cache, ops" in said
+    listed = (
+        "doctor, demo, tutorial, learn, bench, report, diagnose, fuse, new, generate, cache, ops"
+    )
+    assert listed in said
 
 
 def test_unknown_option_is_an_error(capsys):

@@ -123,7 +123,8 @@ def test_scripts_and_their_options_exist(text):
 @EACH
 def test_files_and_links_exist(text):
     named = [word for line in code(text) for word in line.split()]
-    paths = {w for w in named if re.match(r"(src|tests|examples|\.ci)/", w)}
+    places = {w for w in named if re.match(r"(src|tests|examples|\.ci)/", w)}
+    paths = {place.partition(":")[0] for place in places}  # of file.py:function the file
     links = set(re.findall(r"\]\((?!http)([^)#]+)\)", text))
     folder = FOLDERS[text]
     missing = {path for path in paths if not (ROOT / path).exists()}
@@ -139,7 +140,7 @@ def test_readme_quick_start_is_two_commands():
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(text, id=name, marks=[] if name in ("README", "fuse") else pytest.mark.slow)
+        pytest.param(text, id=name, marks=[] if name == "README" else pytest.mark.slow)
         for name, text in GUIDES.items()
     ],
 )
@@ -152,6 +153,7 @@ def test_python_runs(text, tmp_path):
     run(script, package=ROOT / "src")
 
 
+@pytest.mark.slow
 def test_what_fuse_prints_is_what_the_page_shows(tmp_path):
     """docs/how_it_works.md has a function, its source, and what `explain` says of it."""
     page = GUIDES["how_it_works"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -30,6 +30,16 @@ def bench(function: Any, *args: Any, **options: Any) -> Result:
     return bench(function, *args, **options)
 
 
+def diagnose(function: Any, *args: Any, **options: Any) -> Diagnosis:
+    """Why a function or a module is slow, and what would help: `megafuse.diagnose.api.diagnose`.
+
+    Importing `megafuse.diagnose` puts the package, which can be called too, in its place.
+    """
+    from megafuse.diagnose.api import diagnose
+
+    return diagnose(function, *args, **options)
+
+
 def explain(model: Any, *args: Any, **kwargs: Any) -> ModelExplanation:
     """What became of a model's graphs: see `megafuse.compiler.explain_model.explain`."""
     from megafuse.compiler.explain_model import explain  # brings sympy, which takes a second
@@ -38,12 +48,17 @@ def explain(model: Any, *args: Any, **kwargs: Any) -> ModelExplanation:
 
 
 if TYPE_CHECKING:
+    from megafuse import decode
     from megafuse.bench.result import Result
     from megafuse.compiler.explain_model import ModelExplanation
+    from megafuse.diagnose.diagnosis import Diagnosis
 
 
 def __getattr__(name: str) -> Callable[..., Tensor]:
-    """Only for what is not there: says why an op is not, where its declaration failed."""
+    """Only for what is not there: megafuse.decode is imported when it is first asked for, and where
+    an op's declaration failed this says why the op is not there."""
+    if name == "decode":
+        return import_module("megafuse.decode")  # type: ignore[return-value]  # imported above
     if name in BROKEN:
         raise AttributeError(f"megafuse.{name} is not there: {BROKEN[name]}") from BROKEN[name]
     raise AttributeError(f"module 'megafuse' has no attribute {name!r}")
@@ -56,7 +71,9 @@ __all__ = [
     "OPS",
     "Fused",
     "bench",
+    "decode",
     "deoptimize",
+    "diagnose",
     "doctor",
     "explain",
     "fuse",

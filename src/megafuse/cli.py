@@ -19,8 +19,10 @@ examples:
   megafuse learn             exercises, checked as you solve them
   megafuse bench             eager, torch.compile and fused, side by side
   megafuse report a.json     a page with plots, of what `bench --json` wrote
+  megafuse diagnose train.py:step    why it is slow, and what would help
   megafuse fuse a.py:f --shape 64x512     the kernels of a function of yours
   megafuse new clip --from a.py:f    an op from it: header, Python file, test
+  megafuse generate MODEL_DIR "Once"    text, one launch for a whole model
   megafuse ops               every op, its formula and its dtypes
   megafuse ops softmax       one op whole: its shapes, its cost, its code
   megafuse cache --clear     remove all compiled kernels
@@ -61,6 +63,8 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     """The parser, and those of its commands by name."""
     from megafuse import __version__, fuse_command, new_command
     from megafuse.bench import command, report
+    from megafuse.decode import command as generation
+    from megafuse.diagnose import command as diagnosis
     from megafuse.learn import demo
     from megafuse.learn.exercises import command as exercises
     from megafuse.learn.tutorial import command as tutorial
@@ -98,6 +102,10 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     report.add_arguments(page)
     page.set_defaults(run=report.run)
 
+    slow = commands.add_parser("diagnose", help="why a function or a model of yours is slow")
+    diagnosis.add_arguments(slow)
+    slow.set_defaults(run=diagnosis.run)
+
     fused = commands.add_parser("fuse", help="the kernels that a function of yours becomes")
     fuse_command.add_arguments(fused)
     fused.set_defaults(run=fuse_command.run)
@@ -105,6 +113,10 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     made = commands.add_parser("new", help="an op from a PyTorch function of yours")
     new_command.add_arguments(made)
     made.set_defaults(run=new_command.run)
+
+    text = commands.add_parser("generate", help="text from a language model, one launch a token")
+    generation.add_arguments(text)
+    text.set_defaults(run=generation.run)
 
     kept = commands.add_parser(
         "cache", help="what is compiled: where, how many, how large, last used"
