@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from megafuse import nn, reference
+from megafuse import nn, optim, reference
 from megafuse.compiler import Fused, deoptimize, fuse, optimize
 from megafuse.doctor import doctor
 from megafuse.ops import BROKEN, OPS
@@ -79,6 +79,7 @@ __all__ = [
     "fuse",
     "get_fp32_matmul",
     "nn",
+    "optim",
     "optimize",
     "reference",
     "set_fp32_matmul",

@@ -1,8 +1,8 @@
 """Runs cases in the emulator: `python tests/cuda_on_cpu/run.py rows:softmax-4 pointwise --sm 80`.
 
 Each case runs with the threads of a block in three orders. The results must have the same bits in
-all of them, and be right by the fuzzer's rule. `hand_written` are the registry's ops,
-`decode` the decode megakernel, and `fuzz:20:50` the fuzzer's programs 20 to 49.
+all of them, and be right by the fuzzer's rule. `hand_written` are the registry's ops, `decode` the
+decode megakernel, `optimizers` their steps, and `fuzz:20:50` the fuzzer's programs 20 to 49.
 """
 
 from __future__ import annotations
@@ -62,6 +62,10 @@ def found(gpu: Gpu, what: Iterable[str]) -> Iterator[tuple[str, str]]:
             from cuda_on_cpu import decoding  # brings transformers
 
             yield from decoding.problems(gpu)
+        elif group == "optimizers":
+            from cuda_on_cpu import stepping
+
+            yield from stepping.problems(gpu)
         elif group == "plans":
             yield from plans.problems(gpu)
         elif group == "fuzz":

@@ -44,7 +44,9 @@ def test_planted_mistakes_are_found() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", [*GROUPS, "hand_written", "plans", "fuzz:0:20", "decode"])
+@pytest.mark.parametrize(
+    "group", [*GROUPS, "hand_written", "plans", "fuzz:0:20", "decode", "optimizers"]
+)
 def test_group(group: str) -> None:
     run(group)
 

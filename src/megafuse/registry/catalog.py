@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from megafuse.codegen import render
 from megafuse.codegen.variant import Functors, Operand, Variant
 from megafuse.registry import OPS, Op
-from megafuse.runtime import attention, build, gemm_sm90
+from megafuse.runtime import attention, build, gemm_sm90, optimizers
 
 FLOATS = {"Float": 4, "Half": 8, "BFloat16": 8, "Double": 2}  # dtype → elements in 16 bytes
 
@@ -59,6 +59,8 @@ def jobs() -> Iterator[Job]:
     for i, kernel in enumerate(attention.catalog()):
         arch = ("sm_80", "sm_90")[i % 2]
         yield Job(kernel.kernel, "attention", kernel.source, arch=arch)
+    for step in optimizers.catalog():
+        yield Job(step.label, "optimizer", step.cuda_source)
 
 
 def _variants(op: Op) -> Iterator[Variant]:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
-from megafuse.runtime import attention, build, gemm_sm90, generated, nvrtc
+from megafuse.runtime import attention, build, gemm_sm90, generated, nvrtc, optimizers
 from megafuse.runtime.build import CpuKernel, CudaKernel
 
 
@@ -23,10 +23,20 @@ def build_kernel(kind: str, device: int, *what: Any) -> CpuKernel | CudaKernel:
     if kind == "gemm_sm90":
         return gemm_sm90.kernel(*what)
     if device < 0:
-        return attention.cpu_kernel(*what)
+        return _ON_CPU[kind](*what)
     major, minor = torch.cuda.get_device_capability(device)
-    arch = f"sm_{major}{minor}"
-    return attention.cuda_kernel(arch, *what) if kind == "attention" else build.worker(arch, *what)
+    return _ON_CUDA[kind](f"sm_{major}{minor}", *what)
+
+
+_ON_CPU: dict[str, Callable[..., CpuKernel]] = {
+    "attention": attention.cpu_kernel,
+    "optimizer": optimizers.cpu_kernel,
+}
+_ON_CUDA: dict[str, Callable[..., CudaKernel]] = {
+    "attention": attention.cuda_kernel,
+    "optimizer": optimizers.cuda_kernel,
+    "worker": build.worker,
+}
 
 
 def build_kernels(asked: Sequence[tuple[Any, ...]]) -> list[CpuKernel | CudaKernel | None]:

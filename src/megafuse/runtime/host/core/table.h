@@ -14,9 +14,9 @@
 namespace megafuse {
 
 // Who builds a kernel: a kind of runtime/build.py.
-enum class Kind : uint8_t { kFunctor, kAttention, kGemmSm90, kWorker };
+enum class Kind : uint8_t { kFunctor, kAttention, kGemmSm90, kWorker, kOptimizer };
 inline const char* name_of(Kind kind) {
-  static const char* const names[] = {"functor", "attention", "gemm_sm90", "worker"};
+  static const char* const names[] = {"functor", "attention", "gemm_sm90", "worker", "optimizer"};
   return names[int(kind)];
 }
 

@@ -10,6 +10,7 @@
 #include "graph/guarded.h"
 #include "graph/replay.h"
 #include "graph/unchanged.h"
+#include "programs/optimizer.h"
 #include "programs/product.h"
 #include "programs/programs.h"
 #include "torch/dispatch.h"
@@ -364,6 +365,7 @@ PyMethodDef methods[] = {
     {"remember_launches", set_remember_launches, METH_O, nullptr},
     {"bare_launch", bare_launch, METH_O, nullptr},
     {"library_multiplies", asks_library_multiplies, METH_O, nullptr},
+    {"optimizer_step", optimizer_step, METH_VARARGS, nullptr},
     {"graph_function", graph::new_function, METH_VARARGS, nullptr},
     {"graph_add", graph::add_variant, METH_VARARGS, nullptr},
     {"graph_guarded", graph::guarded, METH_O, nullptr},

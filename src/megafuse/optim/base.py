@@ -1,0 +1,69 @@
+"""What the optimizers share: a step in three parts, of which the middle one is the launch."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from megafuse.optim.launch import Batch, launch
+
+Gathered = TypeVar("Gathered")  # what a rule knows of a group's parameters that have gradients
+Group = dict[str, Any]
+# Torch's ways to do a step, of which a group may name one; ours takes their place.
+_WAYS = ("foreach", "fused", "capturable", "differentiable")
+
+
+class OneLaunch(Optimizer, Generic[Gathered]):
+    """A mixin: it comes before torch's class."""
+
+    @abstractmethod
+    def _gather(self, group: Group) -> Gathered:
+        """A group's parameters that have gradients, with what is kept for them."""
+
+    @abstractmethod
+    def _batch(self, group: Group, gathered: Gathered) -> Batch: ...
+
+    @abstractmethod
+    def _finish(self, group: Group, gathered: Gathered, left: set[int]) -> None:
+        """After the launch; the parameters whose ids are in `left` are torch's to do."""
+
+    @torch._disable_dynamo
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One step of every parameter that has a gradient. Returns what `closure` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            work = [(group, self._gather(group)) for group in self.param_groups]
+            left = launch([self._batch(group, gathered) for group, gathered in work])
+            for group, gathered in work:
+                self._finish(group, gathered, left)
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's. Steps that a fused optimizer counted on the GPU are counted on the host."""
+        shallow = {**state_dict, "param_groups": copy.copy(state_dict["param_groups"])}
+        for at, group in enumerate(shallow["param_groups"]):
+            ways = {way: None if way in ("foreach", "fused") else False for way in _WAYS}
+            shallow["param_groups"][at] = {**group, **{w: v for w, v in ways.items() if w in group}}
+        super().load_state_dict(shallow)
+        for state in self.state.values():
+            if isinstance(step := state.get("step"), Tensor):
+                state["step"] = step.to("cpu", torch.get_default_dtype())
+
+
+def of_those(left: set[int], parameters: list[Tensor], *columns: list[Any]) -> list[list[Any]]:
+    """The rows of these columns whose parameter is left."""
+    rows = [i for i, parameter in enumerate(parameters) if id(parameter) in left]
+    return [[column[i] for i in rows] for column in (parameters, *columns)]
+
+
+def sign_of(group: Group) -> float:
+    return -1.0 if group["maximize"] else 1.0

@@ -1,0 +1,115 @@
+"""One launch for the tensors of a step that share a rule, a dtype and a device."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megafuse.runtime import loader, optimizers
+
+_NUMBER_OF = {rule: number for number, rule in enumerate(optimizers.RULES)}
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Columns of tensors: parameters, gradients, what the rule keeps. The numbers of each row are
+    as the rule's struct in kernels/optimizer.h reads them."""
+
+    rule: str
+    columns: tuple[list[Tensor], ...]
+    numbers: list[tuple[float, ...]]
+
+
+class _Rows:
+    """Rows of batches that go into one launch."""
+
+    def __init__(self, wide: int) -> None:
+        self.columns: tuple[list[Tensor], ...] = tuple([] for _ in range(wide))
+        self.numbers: list[tuple[float, ...]] = []
+
+    def add(self, row: Iterable[Tensor], numbers: tuple[float, ...]) -> None:
+        for column, tensor in zip(self.columns, row, strict=True):
+            column.append(tensor)
+        self.numbers.append(numbers)
+
+
+def launch(batches: Sequence[Batch]) -> set[int]:
+    """Does the steps. Those that it cannot do (sparse or complex ones, other devices, a machine
+    without a compiler) it leaves alone, and returns the ids of their parameters."""
+    host = loader.load()
+    together: dict[tuple[str, torch.dtype, torch.device], _Rows] = {}
+    for batch in batches:
+        for *row, numbers in zip(*batch.columns, batch.numbers, strict=True):
+            key = batch.rule, row[0].dtype, row[0].device
+            rows = together.setdefault(key, _Rows(len(row)))
+            rows.add(row, numbers)
+    left: set[int] = set()
+    for (rule, dtype, device), rows in together.items():
+        known = host is not None and dtype in _DTYPES and device.type in ("cpu", "cuda")
+        if not known or not _step(host, rule, rows):
+            left |= _one_by_one(host, rule, rows) if known else set(map(id, rows.columns[0]))
+    return left
+
+
+def _step(host: Any, rule: str, rows: _Rows) -> bool:
+    return bool(host.optimizer_step(rule, _NUMBER_OF[rule], rows.columns, rows.numbers))
+
+
+def _one_by_one(host: Any, rule: str, rows: _Rows) -> set[int]:
+    """The host did nothing, as at least one of them was not to its taste: shards of a DTensor, or a
+    gradient that lies otherwise than its parameter. Those that can be are made so."""
+    fit: dict[tuple[torch.dtype, torch.device], _Rows] = defaultdict(lambda: _Rows(len(columns)))
+    columns = rows.columns
+    left, taken = set(), defaultdict(list)
+    for *row, numbers in zip(*columns, rows.numbers, strict=True):
+        made = _made_fit(row)
+        if made is None:
+            left.add(id(row[0]))
+            continue
+        key = made[0].dtype, made[0].device
+        fit[key].add(made, numbers)
+        taken[key].append(id(row[0]))
+    for key, each in fit.items():
+        if not _step(host, rule, each):
+            left.update(taken[key])
+    return left
+
+
+def _made_fit(row: Sequence[Tensor]) -> list[Tensor] | None:
+    """The row as plain tensors that lie alike, or None."""
+    local = _local(row)
+    if local is None:
+        return None
+    parameter, gradient, *kept = local
+    if gradient.layout != torch.strided or gradient.is_complex():
+        return None
+    if gradient.shape != parameter.shape or gradient.device != parameter.device:
+        return None
+    if gradient.stride() != parameter.stride() or gradient.dtype != parameter.dtype:
+        if gradient.dtype != parameter.dtype:  # torch promotes as it goes
+            return None
+        gradient = torch.empty_like(parameter).copy_(gradient)
+    alike = all(t.stride() == parameter.stride() and t.dtype == parameter.dtype for t in kept)
+    return [parameter, gradient, *kept] if alike else None
+
+
+def _local(row: Sequence[Tensor]) -> list[Tensor] | None:
+    """What this rank has of a row. A step is element by element, so that shards take theirs alone,
+    but a gradient that is still to be summed up over ranks is not one."""
+    if all(isinstance(t, torch.nn.Parameter) or type(t) is Tensor for t in row):
+        return list(row)
+    from torch.distributed.tensor import DTensor
+
+    if not all(isinstance(t, DTensor) for t in row):
+        return None
+    shards: list[Any] = list(row)
+    placements = shards[0].placements
+    if any(t.placements != placements for t in shards) or any(p.is_partial() for p in placements):
+        return None
+    return [t.to_local() for t in shards]

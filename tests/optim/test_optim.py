@@ -1,0 +1,351 @@
+"""Optimizers whose step is one launch, held against torch's own."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import megafuse as mf
+from megafuse.optim import launch as launching
+from megafuse.runtime import loader
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+EVERYWHERE = pytest.mark.parametrize("device", DEVICES)
+SHAPES = [(3, 5), (40_000,), (1,), (0, 4), (257, 129), ()]
+# Name, arguments: every rule, and every number of it away from where it does nothing.
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("AdamW", {"lr": 1e-2}),
+    ("AdamW", {"lr": 1e-2, "amsgrad": True, "maximize": True, "weight_decay": 0.3}),
+    ("Adam", {"lr": 1e-2, "weight_decay": 0.1, "betas": (0.7, 0.8), "eps": 1e-3}),
+    ("Adam", {"lr": 1e-2, "amsgrad": True}),
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "weight_decay": 0.2, "maximize": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.3}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    ("Lion", {"lr": 1e-2, "weight_decay": 0.2}),
+    ("Lion", {"lr": 1e-2, "betas": (0.5, 0.7), "maximize": True}),
+]
+EACH = pytest.mark.parametrize(("name", "how"), KINDS, ids=lambda v: v if type(v) is str else "")
+DTYPES = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str
+)
+
+
+class PlainLion(torch.optim.Optimizer):
+    """The paper's listing."""
+
+    def __init__(self, params: Any, **how: Any) -> None:
+        super().__init__(
+            params, {"betas": (0.9, 0.99), "weight_decay": 0, "maximize": False, **how}
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            one, two = group["betas"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                grad = -p.grad if group["maximize"] else p.grad
+                mean = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                update = (mean * one + grad * (1 - one)).sign()
+                p.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"])
+                mean.copy_(mean * two + grad * (1 - two))
+
+
+def of_torch(name: str) -> Callable[..., torch.optim.Optimizer]:
+    return PlainLion if name == "Lion" else getattr(torch.optim, name)
+
+
+def parameters(dtype: torch.dtype, device: str = "cpu") -> list[nn.Parameter]:
+    random = torch.Generator().manual_seed(1)
+    made = [torch.randn(shape, generator=random) for shape in SHAPES]
+    made.append(torch.randn(2, 3, 4, 5, generator=random).to(memory_format=torch.channels_last))
+    made.append(torch.randn(6, 7, generator=random).t())
+    made.append(torch.randn(70, generator=random)[3:])  # at an odd address
+    return [nn.Parameter(each.to(device, dtype)) for each in made]
+
+
+def stepped(
+    kind: Callable[..., Any], how: dict[str, Any], dtype: torch.dtype, device: str = "cpu"
+) -> list[nn.Parameter]:
+    """Parameters after some steps, in two groups; now and then one has no gradient."""
+    values = parameters(dtype, device)
+    groups = [{"params": values[:3]}, {"params": values[3:], "lr": 3e-2}]
+    optimizer = kind(groups, **how)
+    random = torch.Generator().manual_seed(2)
+    for step in range(6):
+        for at, value in enumerate(values):
+            drawn = torch.randn(value.shape, generator=random).to(device, torch.bfloat16)
+            value.grad = None if (step + at) % 5 == 4 else drawn.to(dtype)
+        optimizer.step()
+    return values
+
+
+@EVERYWHERE
+@EACH
+@DTYPES
+def test_as_torchs(name: str, how: dict[str, Any], dtype: torch.dtype, device: str) -> None:
+    """In float32 inside, so as near to float64 as torch's in the same dtype, or nearer."""
+    exact = stepped(of_torch(name), how, torch.float64)
+    before = loader.load().launch_count()  # type: ignore[union-attr]
+    ours = stepped(getattr(mf.optim, name), how, dtype, device)
+    launched = loader.load().launch_count() - before  # type: ignore[union-attr]
+    assert launched >= 6
+    theirs = stepped(of_torch(name), how, dtype, device)
+    eps = torch.finfo(dtype).eps
+    for mine, known, right in zip(ours, theirs, exact, strict=True):
+        assert mine.shape == right.shape
+        if not right.numel():
+            continue
+        off = (mine.detach().cpu().double() - right.detach()).abs()
+        # Torch's float16 divides by an eps that is 0: Inf there tells nothing.
+        room = (known.detach().cpu().double() - right.detach()).abs().nan_to_num(1e3).max()
+        unit = eps * right.detach().abs().clamp(min=1)
+        signs = 2 * 6 * 3e-2 if name == "Lion" and dtype != torch.float64 else 0.0
+        rare = off > 2 * room + 8 * unit
+        assert not (off > 2 * room + 8 * unit + signs).any(), f"{tuple(right.shape)} off by {off.max()}"
+        assert rare.double().mean() <= 0.02  # a sign near zero may turn
+
+
+@EVERYWHERE
+def test_one_launch(device: str) -> None:
+    values = parameters(torch.float32, device)
+    optimizer = mf.optim.AdamW([{"params": values[:4]}, {"params": values[4:], "lr": 0.1}])
+    for value in values:
+        value.grad = torch.randn_like(value)
+    optimizer.step()
+    host: Any = loader.load()
+    before = host.launch_count()
+    optimizer.step()
+    assert host.launch_count() - before == 1
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_change_no_bit(threads: int) -> None:
+    before = torch.get_num_threads()
+    found = []
+    for count in (1, threads):
+        torch.set_num_threads(count)
+        value = nn.Parameter(torch.linspace(-1, 1, 200_003))
+        optimizer = mf.optim.AdamW([value], lr=0.1)
+        for _ in range(3):
+            value.grad = torch.cos(value.detach() * 50)
+            optimizer.step()
+        found.append(value.detach())
+    torch.set_num_threads(before)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 0.0])
+@EACH
+def test_special_values(name: str, how: dict[str, Any], value: float) -> None:
+    found = []
+    for kind in (getattr(mf.optim, name), of_torch(name)):
+        parameter = nn.Parameter(torch.tensor([1.0, -2.0, 0.0, value]))
+        optimizer = kind([parameter], **how)
+        for _ in range(2):
+            parameter.grad = torch.tensor([value, 0.0, value, 1.0])
+            optimizer.step()
+        found.append([parameter.detach(), *optimizer.state[parameter].values()])
+    torch.testing.assert_close(*found, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["AdamW", "Adam", "SGD"])
+def test_checkpoints_go_both_ways(name: str) -> None:
+    how: dict[str, Any] = {"lr": 0.05} | ({"momentum": 0.9} if name == "SGD" else {})
+    ours, theirs = getattr(mf.optim, name), getattr(torch.optim, name)
+    results = []
+    for first, second in ((ours, theirs), (theirs, ours), (theirs, theirs)):
+        torch.manual_seed(0)
+        values = [nn.Parameter(torch.randn(50)), nn.Parameter(torch.randn(7, 3))]
+        optimizer = first(values, **how)
+        train(optimizer, values, 3)
+        file = io.BytesIO()
+        torch.save(optimizer.state_dict(), file)
+        file.seek(0)
+        other = second(values, lr=1.0, **({"momentum": 0.1} if name == "SGD" else {}))
+        other.load_state_dict(torch.load(file))
+        train(other, values, 3)
+        assert other.state_dict().keys() == optimizer.state_dict().keys()
+        results.append([*values, *(t for s in other.state.values() for t in s.values())])
+    torch.testing.assert_close(results[0], results[2])
+    torch.testing.assert_close(results[1], results[2])
+
+
+def train(optimizer: Any, values: list[nn.Parameter], steps: int) -> None:
+    for step in range(steps):
+        for value in values:
+            value.grad = torch.sin(value.detach() * 9 + step)
+        optimizer.step()
+
+
+def test_a_checkpoint_of_a_fused_one_counts_on_the_host() -> None:
+    value = nn.Parameter(torch.randn(9))
+    fused = torch.optim.AdamW([value], fused=True)
+    train(fused, [value], 2)
+    kept = fused.state_dict()
+    groups = copy.deepcopy(kept["param_groups"])
+    ours = mf.optim.AdamW([value])
+    ours.load_state_dict(kept)
+    assert kept["param_groups"] == groups  # the caller's
+    assert not ours.param_groups[0]["fused"]
+    assert ours.state[value]["step"].device.type == "cpu"
+    train(ours, [value], 1)
+    assert ours.state[value]["step"] == 3
+
+
+def test_gradients_that_lie_otherwise() -> None:
+    """Transposed, and expanded from one number; a parameter with gaps is torch's to do."""
+    whole = torch.randn(8, 12)
+    found = []
+    for kind in (mf.optim.AdamW, torch.optim.AdamW):
+        base = whole.clone()
+        values = [nn.Parameter(base[:, :6].detach()), nn.Parameter(whole.clone())]
+        values.append(nn.Parameter(torch.ones(5, 4)))
+        optimizer = kind(values, lr=0.1)
+        for _ in range(3):
+            values[0].grad = values[0].detach().clone()
+            values[1].grad = torch.cos(values[1].detach()).t().contiguous().t()
+            values[2].grad = torch.ones(()).expand(5, 4)
+            optimizer.step()
+        found.append([*values, base])
+        assert [s["step"].item() for s in optimizer.state.values()] == [3, 3, 3]
+    assert not torch.equal(found[0][3][:, :6], whole[:, :6])
+    assert torch.equal(found[0][3][:, 6:], whole[:, 6:])
+    torch.testing.assert_close(*found)
+
+
+def test_complex_and_sparse_ones() -> None:
+    for kind in (mf.optim.AdamW, mf.optim.SGD):
+        theirs = getattr(torch.optim, kind.__name__)
+        found = []
+        for each in (kind, theirs):
+            value = nn.Parameter(torch.tensor([1 + 2j, 3 - 1j]))
+            optimizer = each([value], lr=0.1)
+            value.grad = torch.tensor([0.5 - 1j, 1j])
+            optimizer.step()
+            found.append(value.detach())
+        torch.testing.assert_close(*found)
+    table = nn.Embedding(5, 3, sparse=True)
+    expected = table.weight.detach().clone()
+    expected[2] -= 0.5
+    table(torch.tensor([2])).sum().backward()
+    mf.optim.SGD(table.parameters(), lr=0.5).step()
+    torch.testing.assert_close(table.weight.detach(), expected)
+    for kind in (mf.optim.AdamW, mf.optim.Lion):
+        with pytest.raises(RuntimeError, match="sparse"):
+            kind(table.parameters()).step()
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "Lion"])
+def test_without_a_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    how: dict[str, Any] = {"lr": 0.1}
+    expected = stepped(getattr(mf.optim, name), how, torch.float32)
+    monkeypatch.setattr(launching.loader, "load", lambda: None)
+    found = stepped(getattr(mf.optim, name), how, torch.float32)
+    torch.testing.assert_close(found, expected)
+
+
+def test_closures_schedules_and_hooks() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = mf.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1)
+    called: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: called.append("before"))
+    optimizer.register_step_post_hook(lambda *_: called.append("after"))
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(3, 4)).square().sum()
+        loss.backward()
+        return loss
+
+    first = optimizer.step(closure)
+    schedule.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
+    assert optimizer.step(closure) < first
+    assert called == ["before", "after"] * 2
+
+
+def test_a_rate_that_is_a_tensor() -> None:
+    found = []
+    for rate in (0.25, torch.tensor(0.25)):
+        value = nn.Parameter(torch.ones(3))
+        optimizer = mf.optim.Lion([value], lr=rate)
+        value.grad = torch.ones(3)
+        optimizer.step()
+        found.append(value.detach())
+    assert torch.equal(*found)
+
+
+def test_autograd_sees_that_a_parameter_changed() -> None:
+    value = nn.Parameter(torch.ones(3))
+    kept = (value * value).sum()
+    value.grad = torch.ones(3)
+    mf.optim.SGD([value], lr=0.1).step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept.backward()
+
+
+def test_grad_scaler_skips_what_overflowed() -> None:
+    value = nn.Parameter(torch.ones(3))
+    optimizer = mf.optim.AdamW([value], lr=0.1, weight_decay=0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for factor, expected in ((float("inf"), 1.0), (1.0, 0.9)):
+        optimizer.zero_grad()
+        scaler.scale((value * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        torch.testing.assert_close(value.detach(), torch.full((3,), expected))
+
+
+def test_a_copy_goes_on_by_itself() -> None:
+    value = nn.Parameter(torch.randn(5))
+    optimizer = mf.optim.AdamW([value])
+    train(optimizer, [value], 1)
+    other = copy.deepcopy(optimizer)
+    inside = other.param_groups[0]["params"]
+    train(other, inside, 1)
+    assert not torch.equal(inside[0], value)
+    assert optimizer.state[value]["step"] == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"lr": -1.0}, "lr must be 0 or more"),
+        ({"betas": (0.9, 1.0)}, r"betas must be in \[0, 1\)"),
+        ({"weight_decay": float("nan")}, "weight_decay must be 0 or more"),
+    ],
+)
+def test_what_lion_refuses(how: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        mf.optim.Lion([nn.Parameter(torch.ones(2))], **how)
+
+
+@pytest.mark.slow
+def test_with_an_optimized_model() -> None:
+    """The graph's program reads the parameters where they lie: it sees every step."""
+    losses = []
+    for change, kind in ((mf.optimize, mf.optim.AdamW), (lambda m: m, torch.optim.AdamW)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
+        model = change(model)
+        optimizer = kind(model.parameters(), lr=1e-2)
+        x, seen = torch.randn(64, 16), []
+        for _ in range(10):
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.item())
+        losses.append(seen)
+    assert losses[0][-1] < losses[0][0]
+    torch.testing.assert_close(*map(torch.tensor, losses), rtol=1e-4, atol=1e-6)
