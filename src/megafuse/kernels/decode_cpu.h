@@ -453,7 +453,7 @@ struct Decode {
       if (!ended(b)) {
         u8* const seen = at<u8>(s.seen) + b * n;
         next = decode::sample(how, logits(b), seen, at<float>(s.scores) + b * n,
-                          at<float>(s.chances) + b * n, n, b, s.drawn + u64(token));
+                              at<float>(s.chances) + b * n, n, b, s.drawn + u64(token));
         seen[next] = 1;
         if (stepped) at<i64>(s.positions)[b] += 1;
         for (u64 i = 0; i < s.stop_count; ++i)

@@ -13,6 +13,8 @@ from megafuse.optim.launch import Batch
 
 
 class Moments(NamedTuple):
+    """A group's columns."""
+
     parameters: list[Tensor]
     gradients: list[Tensor]
     means: list[Tensor]
@@ -24,12 +26,12 @@ class Moments(NamedTuple):
 class _OfAdam(OneLaunch[Moments], torch.optim.Adam):
     def _gather(self, group: Group) -> Moments:
         found = Moments([], [], [], [], [], [])
-        self._init_group(group, *found)
+        self._init_group(group, *found)  # type: ignore[no-untyped-call]
         return found
 
     def _batch(self, group: Group, gathered: Moments) -> Batch:
         rule = "adamw" if group["decoupled_weight_decay"] else "adam"
-        columns = gathered[:4]
+        columns: tuple[list[Tensor], ...] = gathered[:4]
         if group["amsgrad"]:
             rule, columns = f"{rule}_maxima", gathered[:5]
         known: dict[float, tuple[float, ...]] = {}  # most have taken as many steps
@@ -44,9 +46,8 @@ class _OfAdam(OneLaunch[Moments], torch.optim.Adam):
     def _finish(self, group: Group, gathered: Moments, left: set[int]) -> None:
         mine, theirs = gathered.steps, Moments([], [], [], [], [], [])
         if left:
-            maxima = gathered.maxima or [None] * len(gathered.parameters)
-            rows = of_those(left, *gathered._replace(maxima=maxima))  # type: ignore[arg-type]
-            theirs = Moments(*rows)
+            maxima = gathered.maxima if group["amsgrad"] else gathered.means  # of equal length
+            theirs = Moments(*of_those(left, *gathered._replace(maxima=maxima)))
             taken = set(map(id, theirs.steps))
             mine = [step for step in gathered.steps if id(step) not in taken]
         if mine:

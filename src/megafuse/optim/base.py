@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from megafuse.optim.launch import Batch, launch
@@ -33,8 +34,8 @@ class OneLaunch(Optimizer, Generic[Gathered]):
     def _finish(self, group: Group, gathered: Gathered, left: set[int]) -> None:
         """After the launch; the parameters whose ids are in `left` are torch's to do."""
 
-    @torch._disable_dynamo
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    @_disable_dynamo
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of every parameter that has a gradient. Returns what `closure` returns."""
         loss = None
         if closure is not None:

@@ -64,10 +64,10 @@ def _step(host: Any, rule: str, rows: _Rows) -> bool:
 def _one_by_one(host: Any, rule: str, rows: _Rows) -> set[int]:
     """The host did nothing, as at least one of them was not to its taste: shards of a DTensor, or a
     gradient that lies otherwise than its parameter. Those that can be are made so."""
-    fit: dict[tuple[torch.dtype, torch.device], _Rows] = defaultdict(lambda: _Rows(len(columns)))
-    columns = rows.columns
+    wide = len(rows.columns)
+    fit: dict[tuple[torch.dtype, torch.device], _Rows] = defaultdict(lambda: _Rows(wide))
     left, taken = set(), defaultdict(list)
-    for *row, numbers in zip(*columns, rows.numbers, strict=True):
+    for *row, numbers in zip(*rows.columns, rows.numbers, strict=True):
         made = _made_fit(row)
         if made is None:
             left.add(id(row[0]))

@@ -12,14 +12,16 @@ from megafuse.optim.launch import Batch
 
 
 class Means(NamedTuple):
+    """A group's columns."""
+
     parameters: list[Tensor]
     gradients: list[Tensor]
     means: list[Tensor]
 
 
 class Lion(OneLaunch[Means]):
-    """Every element moves by the learning rate, up or down. Rates are a tenth to a third of AdamW's,
-    and weight decay is as many times larger."""
+    """Every element moves by the learning rate, up or down. Rates are a tenth to a third of
+    AdamW's, and weight decay is as many times larger."""
 
     def __init__(
         self,

@@ -13,6 +13,8 @@ from megafuse.optim.launch import Batch
 
 
 class Moving(NamedTuple):
+    """A group's columns."""
+
     parameters: list[Tensor]
     gradients: list[Tensor]
     buffers: list[Tensor | None]  # None before the first step; empty without momentum
@@ -38,13 +40,13 @@ class SGD(OneLaunch[Moving], torch.optim.SGD):
 
     def _gather(self, group: Group) -> Moving:
         found = Moving([], [], [])
-        self._init_group(group, *found)
+        self._init_group(group, *found)  # type: ignore[no-untyped-call]
         return found
 
     def _batch(self, group: Group, gathered: Moving) -> Batch:
         if not group["momentum"]:
             numbers = [_numbers(group, first=False)] * len(gathered.parameters)
-            return Batch("sgd", gathered[:2], numbers)  # type: ignore[arg-type]
+            return Batch("sgd", gathered[:2], numbers)
         first, later = _numbers(group, first=True), _numbers(group, first=False)
         numbers, buffers = [], []
         for parameter, buffer in zip(gathered.parameters, gathered.buffers, strict=True):
