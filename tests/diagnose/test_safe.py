@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import megafuse as mf
 from megafuse.diagnose.limit import TookTooLong, time_limit
 from megafuse.diagnose.subject import Refused
+from megafuse.runtime import progress
 
 SHORT = {"seconds": 10.0, "attempt": False}
 
@@ -284,3 +285,11 @@ def test_a_stop_is_said_as_such_whoever_caught_it() -> None:
 
     with pytest.raises(TookTooLong, match=r"wraps took longer than 0\.5 seconds"):
         mf.diagnose(wraps, torch.zeros(4), seconds=0.5)
+
+
+def test_our_own_compiling_does_not_count_against_the_limit() -> None:
+    with time_limit(0.3, "step", or_exit=True), progress.compiling("something long"):
+        time.sleep(1.0)
+    assert not progress.compiles()
+    with pytest.raises(TookTooLong), time_limit(0.3, "step"):
+        time.sleep(1.0)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import megafuse as mf
 from megafuse.optim import launch as launching
@@ -293,6 +296,62 @@ def test_autograd_sees_that_a_parameter_changed() -> None:
     mf.optim.SGD([value], lr=0.1).step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         kept.backward()
+
+
+class Seen(TorchDispatchMode):
+    """The names of all operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_who_watches_sees_it() -> None:
+    found = []
+    for watch in (Seen(), nullcontext()):  # type: ignore[var-annotated]
+        value = nn.Parameter(torch.arange(5.0))
+        optimizer = mf.optim.AdamW([value], lr=0.1)
+        value.grad = torch.ones(5)
+        with watch:
+            optimizer.step()
+        found.append(value.detach())
+    assert torch.equal(*found)
+    watch = Seen()
+    with watch:
+        optimizer.step()
+    assert "megafuse.optimizer_step.default" in watch.names
+
+
+def test_diagnose_undoes_a_step() -> None:
+    model = nn.Linear(40, 30)
+    optimizer = mf.optim.AdamW(model.parameters(), lr=0.1)
+    x = torch.randn(8, 40)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    step()
+    before = [t.clone() for t in (*model.parameters(), *everything_kept(optimizer))]
+    mf.diagnose(step, attempt=False)
+    assert all(map(torch.equal, (*model.parameters(), *everything_kept(optimizer)), before))
+
+
+def everything_kept(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [tensor for state in optimizer.state.values() for tensor in state.values()]
+
+
+def test_tensors_without_memory() -> None:
+    with FakeTensorMode():
+        value = nn.Parameter(torch.ones(3))
+        value.grad = torch.ones(3)
+        mf.optim.AdamW([value]).step()
+    assert value.shape == (3,)
 
 
 def test_grad_scaler_skips_what_overflowed() -> None:

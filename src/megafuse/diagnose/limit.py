@@ -1,9 +1,9 @@
 """A limit on the time that a user's call may take.
 
-A signal interrupts Python code; while torch.compile compiles, which happens in a first call and has
-a limit of its own, it waits. A call that never comes back from C++, and may hold Python's lock,
-cannot be interrupted: for the command, which asked for `or_exit`, another process waits a little
-longer, then says so and ends this one, which shows at which line it was.
+A signal interrupts Python code; while torch.compile or megafuse compiles, which happens in a first
+call and has a limit of its own, it waits. A call that never comes back from C++, and may hold
+Python's lock, cannot be interrupted: for the command, which asked for `or_exit`, another process
+waits a little longer, then says so and ends this one, which shows at which line it was.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from contextlib import contextmanager, nullcontext
 from typing import IO, Any
 
 from torch._guards import CompileContext
+
+from megafuse.runtime import progress
 
 _GRACE = 4.0  # seconds that Python code gets to end by itself
 COMPILING = 600.0  # seconds that a call may take while it compiles
@@ -97,8 +99,8 @@ def time_limit(seconds: float, what: str, or_exit: bool = False) -> Iterator[Non
 
 
 def _compiles() -> bool:
-    """torch.compile, in this thread, just now."""
-    return CompileContext.try_get() is not None
+    """torch.compile, in this thread, or a kernel of ours, in any, just now."""
+    return CompileContext.try_get() is not None or progress.compiles()
 
 
 @contextmanager

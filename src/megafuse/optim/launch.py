@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megafuse.runtime import loader, optimizers
+from megafuse.optim.operation import step
+from megafuse.runtime import loader
 
-_NUMBER_OF = {rule: number for number, rule in enumerate(optimizers.RULES)}
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -42,7 +42,7 @@ class _Rows:
 def launch(batches: Sequence[Batch]) -> set[int]:
     """Does the steps. Those that it cannot do (sparse or complex ones, other devices, a machine
     without a compiler) it leaves alone, and returns the ids of their parameters."""
-    host = loader.load()
+    can_launch = loader.load() is not None
     together: dict[tuple[str, torch.dtype, torch.device], _Rows] = {}
     for batch in batches:
         for *row, numbers in zip(*batch.columns, batch.numbers, strict=True):
@@ -51,17 +51,13 @@ def launch(batches: Sequence[Batch]) -> set[int]:
             rows.add(row, numbers)
     left: set[int] = set()
     for (rule, dtype, device), rows in together.items():
-        known = host is not None and dtype in _DTYPES and device.type in ("cpu", "cuda")
-        if not known or not _step(host, rule, rows):
-            left |= _one_by_one(host, rule, rows) if known else set(map(id, rows.columns[0]))
+        known = can_launch and dtype in _DTYPES and device.type in ("cpu", "cuda")
+        if not known or not step(rule, rows.columns, rows.numbers):
+            left |= _one_by_one(rule, rows) if known else set(map(id, rows.columns[0]))
     return left
 
 
-def _step(host: Any, rule: str, rows: _Rows) -> bool:
-    return bool(host.optimizer_step(rule, _NUMBER_OF[rule], rows.columns, rows.numbers))
-
-
-def _one_by_one(host: Any, rule: str, rows: _Rows) -> set[int]:
+def _one_by_one(rule: str, rows: _Rows) -> set[int]:
     """The host did nothing, as at least one of them was not to its taste: shards of a DTensor, or a
     gradient that lies otherwise than its parameter. Those that can be are made so."""
     wide = len(rows.columns)
@@ -76,7 +72,7 @@ def _one_by_one(host: Any, rule: str, rows: _Rows) -> set[int]:
         fit[key].add(made, numbers)
         taken[key].append(id(row[0]))
     for key, each in fit.items():
-        if not _step(host, rule, each):
+        if not step(rule, each.columns, each.numbers):
             left.update(taken[key])
     return left
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,30 @@ def show() -> None:
         logger.setLevel(logging.INFO)
 
 
+class _Underway:
+    """How many blocks of `compiling` there are just now, in all threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.count -= 1
+
+
+_underway = _Underway()
+
+
+def compiles() -> bool:
+    """Whether anything of megafuse's is being compiled in this process."""
+    return _underway.count > 0
+
+
 @contextmanager
 def compiling(what: str, expect: str | None = None) -> Iterator[None]:
     """Logs `compiled <what> in 0.2 s` after the block, and a warning before it when it is long.
@@ -54,7 +79,8 @@ def compiling(what: str, expect: str | None = None) -> Iterator[None]:
     if expect is not None:
         logger.warning("compiling %s (%s)", what, expect)
     start = time.perf_counter()
-    yield
+    with _underway:
+        yield
     logger.log(
         logging.INFO if expect is None else logging.WARNING,
         "compiled %s in %.1f s",

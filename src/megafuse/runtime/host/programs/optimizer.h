@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "core/table.h"
@@ -143,6 +144,7 @@ inline PyObject* optimizer_step(PyObject*, PyObject* args) {
     if (device.is_cuda()) scope.emplace(device);
     const Compiled kernel = KernelTable::get().find(
         key, device, [&] { return Py_BuildValue("(ss)", rule, c10::toString(table.dtype())); });
+    RECORD_FUNCTION("megafuse::optimizer_step", std::vector<c10::IValue>());
     const GilRelease no_gil;
     const at::AutoDispatchBelowADInplaceOrView below;
     device.is_cuda() ? step_on_cuda(kernel, table) : step_on_cpu(kernel, table);
