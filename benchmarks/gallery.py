@@ -66,21 +66,25 @@ def runs_here(program: str) -> bool:
 
 
 def diagnosed(program: str, options: Sequence[str] = ()) -> Diagnosis:
+    return by_command(f"{GALLERY / program}.py:step", options)
+
+
+def by_command(what: str, options: Sequence[str] = (), limit: float = 300) -> Diagnosis:
     """As a user does it: the command, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / "diagnosis.json"
-        command = (sys.executable, "-m", "megafuse", "diagnose", f"{GALLERY / program}.py:step")
+        command = (sys.executable, "-m", "megafuse", "diagnose", what)
         ran = subprocess.run(
             [*command, "--json", str(written), *options],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=limit,
             # Idle threads of OpenMP that spin would be what is measured on a machine of few cores.
             env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"},
             check=False,
         )
         if ran.returncode:
-            raise RuntimeError(f"{program}: status {ran.returncode}\n{ran.stdout}\n{ran.stderr}")
+            raise RuntimeError(f"{what}: status {ran.returncode}\n{ran.stdout}\n{ran.stderr}")
         return Diagnosis.read(written)
 
 

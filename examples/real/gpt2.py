@@ -2,6 +2,7 @@
 
 megafuse diagnose examples/real/gpt2.py:eager
 megafuse diagnose examples/real/gpt2.py:compiled
+megafuse diagnose examples/real/gpt2.py:optimized
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ def compiled_model() -> torch.nn.Module:
 
 
 @functools.cache
+def optimized_model() -> torch.nn.Module:
+    import megafuse
+
+    return megafuse.optimize(model())
+
+
+@functools.cache
 def tokens() -> torch.Tensor:
     return torch.randint(50257, (BATCH, LENGTH), device="cuda" if ON_GPU else "cpu")
 
@@ -44,3 +52,8 @@ def eager() -> torch.Tensor:
 def compiled() -> torch.Tensor:
     with torch.no_grad():
         return compiled_model()(tokens(), use_cache=False).logits
+
+
+def optimized() -> torch.Tensor:
+    with torch.no_grad():
+        return optimized_model()(tokens(), use_cache=False).logits

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -10,7 +12,8 @@ import pytest
 
 import megafuse as mf
 
-REAL = Path(__file__).resolve().parents[2] / "examples" / "real"
+ROOT = Path(__file__).resolve().parents[2]
+REAL = ROOT / "examples" / "real"
 pytestmark = pytest.mark.slow
 
 
@@ -37,3 +40,9 @@ def test_gpt2s_gelu_is_a_chain() -> None:
     found = mf.diagnose(program("gpt2").eager, attempt=False)
     assert found.record.flops > 2e10
     assert "fusable" in [finding.name for finding in found.findings]
+
+
+def test_the_page_has_the_results_files() -> None:
+    script = ROOT / "benchmarks" / "real_cases.py"
+    ran = subprocess.run([sys.executable, script, "--check"], check=False)
+    assert ran.returncode == 0, "python benchmarks/real_cases.py --page writes them"
