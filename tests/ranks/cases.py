@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import megafuse as mf
+from megafuse.runtime import loader
 from ranks import models
 
 Case = Callable[[int, int], Any]
@@ -332,3 +333,29 @@ def fsdp_and_tp(rank: int, count: int) -> Any:
     model = fsdp(tensor_parallel(models.gpt(), mesh["tp"]), mesh=mesh["dp"])
     part = (mesh.get_local_rank("dp"), 2)
     return models.train(mf.optimize(model), part)
+
+
+# ---- optimizers
+
+
+@case
+def shards_step_as_wholes_do(rank: int, count: int) -> None:
+    """mf.optim over FSDP2's shards, one launch a step, and the state is sharded as torch's is."""
+    from torch.distributed.fsdp import fully_shard
+
+    host: Any = loader.load()
+    found = []
+    for kind in (mf.optim.AdamW, torch.optim.AdamW):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))  # 5 rows: uneven shards
+        fully_shard(model)
+        optimizer = kind(model.parameters(), lr=0.1)
+        for step in range(3):
+            model(torch.full((2, 6), 0.1 * (step + 1))).square().sum().backward()
+            before = host.launch_count()
+            optimizer.step()
+            assert kind is torch.optim.AdamW or host.launch_count() - before == 1
+            optimizer.zero_grad()
+        kept = [t for p in model.parameters() for t in (p, *optimizer.state[p].values())]
+        found.append([t.full_tensor() if hasattr(t, "full_tensor") else t for t in kept])
+    torch.testing.assert_close(*found)
