@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 import megafuse as mf
+from megafuse.diagnose.findings import Case, fusable
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = ROOT / "examples" / "real"
@@ -39,7 +40,11 @@ def test_gpt2s_gelu_is_a_chain() -> None:
     pytest.importorskip("transformers", reason="needs transformers, of the dev extra")
     found = mf.diagnose(program("gpt2").eager, attempt=False)
     assert found.record.flops > 2e10
-    assert "fusable" in [finding.name for finding in found.findings]
+    # Whether it is more than noise depends on what else runs here; that it is seen does not.
+    chains = list(fusable.find(Case(found.record, found.machine, None)))
+    gelu = [chain for chain in chains if chain.where.file.endswith("activations.py")]
+    assert gelu
+    assert all(chain.gain > 0 for chain in gelu)
 
 
 def test_the_page_has_the_results_files() -> None:
