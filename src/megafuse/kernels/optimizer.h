@@ -92,7 +92,7 @@ struct Adam {
       under = x[4][i] > squares || x[4][i] != x[4][i] ? x[4][i] : squares;
       x[4][i] = under;
     }
-    x[0][i] = parameter - rate * mean / (root(under) / correction + eps);
+    x[0][i] = parameter - rate * mean / (root(under) * correction + eps);
     x[2][i] = mean;
     x[3][i] = squares;
   }

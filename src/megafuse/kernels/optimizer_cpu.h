@@ -30,6 +30,13 @@ struct Cpu {
   }
 
   static void some(const Rule& rule, const Piece& at, i64 first, int count) {
+    if constexpr (sizeof(T) == sizeof(F)) {
+      T* x[Rule::kOperands];
+      for (int c = 0; c < Rule::kOperands; ++c) x[c] = column(at, c, first);
+#pragma GCC ivdep
+      for (int i = 0; i < count; ++i) rule.step(x, i);
+      return;
+    }
     alignas(64) F x[Rule::kOperands][kTogether];
     for (int c = 0; c < Rule::kOperands; ++c) read(column(at, c, first), x[c], count);
     for (int i = 0; i < count; ++i) rule.step(x, i);

@@ -62,7 +62,7 @@ def _numbers(group: Group, count: float) -> tuple[float, ...]:
     decay = group["weight_decay"]
     if group["decoupled_weight_decay"]:
         decay = 1 - rate * decay  # what is kept
-    correction = (1 - two**count) ** 0.5
+    correction = (1 - two**count) ** -0.5
     return (
         *(sign_of(group), decay, 1 - one, two, 1 - two),
         *(rate / (1 - one**count), correction, group["eps"]),
