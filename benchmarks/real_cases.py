@@ -5,15 +5,22 @@ python benchmarks/real_cases.py --record benchmarks/results/real-cases-x86_64-2-
 python benchmarks/real_cases.py --page                   the tables of docs/diagnose.md
 python benchmarks/real_cases.py --check                  only says whether they are up to date
 
-Each program is diagnosed twice, as it was and as it was changed after reading the first diagnosis,
-every time by the command, in a process of its own.
+Each program is diagnosed as it was, by the command, and changed as the diagnosis says. Both are
+then timed in turns, in one process: a round is one call of each. Times are medians, and the ratio
+is the median of the rounds' own.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
+import statistics
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +29,13 @@ import torch
 from gallery import RESULTS, ROOT, by_command
 
 from megafuse.bench import machine
-from megafuse.diagnose.diagnosis import Diagnosis
 from megafuse.diagnose.text import seconds, times
 from megafuse.runtime import provenance
 
 PAGE = ROOT / "docs" / "diagnose.md"
 BEGIN, END = "<!-- real -->", "<!-- /real -->"
 EXAMPLES = ROOT / "examples"
+ROUNDS = 15
 
 
 @dataclass(frozen=True)
@@ -72,17 +79,15 @@ CASES = [
 
 
 def measured(case: Case) -> dict[str, Any]:
-    before, after = (
-        by_command(f"{EXAMPLES / path}", ["--seconds", "60"], 900)
-        for path in (case.before, case.after)
-    )
-    return {"name": case.name, "before": _kept(before), "after": _kept(after)}
-
-
-def _kept(found: Diagnosis) -> dict[str, Any]:
+    found = by_command(f"{EXAMPLES / case.before}", ["--seconds", "60"], 900)
+    command = [sys.executable, __file__, "--turns", case.name]
+    passive = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=passive)
     first = found.findings[0] if found.findings else None
     return {
-        "seconds": found.record.seconds,
+        "name": case.name,
+        "rounds": json.loads(ran.stdout.splitlines()[-1]),  # seconds of both, round by round
+        "diagnosed": found.record.seconds,
         "taken": round(found.seconds_taken, 1),
         "sentence": found.verdict.sentence,
         "findings": [finding.name for finding in found.findings],
@@ -90,6 +95,40 @@ def _kept(found: Diagnosis) -> dict[str, Any]:
         "predicted": found.record.seconds - first.gain if first else None,
         "tried": first.measured(found.record) if first else None,
     }
+
+
+def turns(case: Case) -> None:
+    """Prints the seconds of each round: before and after."""
+    calls = [_loaded(path) for path in (case.before, case.after)]
+    for call in calls * 3:
+        call()
+    rounds = [[_seconds(call) for call in calls] for _ in range(ROUNDS)]
+    print(json.dumps(rounds))
+
+
+def _loaded(path: str) -> Callable[[], object]:
+    file, _, function = path.partition(":")
+    spec = importlib.util.spec_from_file_location(Path(file).stem, EXAMPLES / file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules.get(spec.name)
+    if module is None:
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return getattr(module, function)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    _wait()
+    start = time.perf_counter()
+    call()
+    _wait()
+    return time.perf_counter() - start
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def run(file: Path | None) -> int:
@@ -114,17 +153,17 @@ def run(file: Path | None) -> int:
 
 
 def _row(case: Case, row: dict[str, Any]) -> str:
-    before, after = row["before"], row["after"]
-    now, then = before["seconds"], after["seconds"]
-    said = before["sentence"]
-    if before["findings"]:
-        said = f"**{before['findings'][0]}**: {before['title']}"
-        said += f"; predicted {seconds(before['predicted'])}"
-        if before["tried"] is not None:
-            said += f", tried {seconds(before['tried'])}"
+    before, after = (statistics.median(each) for each in zip(*row["rounds"], strict=True))
+    ratio = statistics.median(one / other for one, other in row["rounds"])
+    said = row["sentence"]
+    if row["findings"]:
+        share = row["predicted"] / row["diagnosed"]
+        said = f"**{row['findings'][0]}**: {row['title']}; predicted {times(1 / share)}"
+        if row["tried"] is not None:
+            said += f", tried {times(row['diagnosed'] / row['tried'])}"
     cells = (
-        *(case.name, seconds(now), said.replace("|", "/"), case.change),
-        f"{seconds(then)}, {times(now / then)}",
+        *(case.name, seconds(before), said.replace("|", "/"), case.change),
+        f"{seconds(after)}, {times(ratio)}",
     )
     return "| " + " | ".join(cells) + " |"
 
@@ -162,9 +201,13 @@ def main() -> int:
     parser.add_argument("--record", type=Path, metavar="FILE.json", help="keep what was said")
     parser.add_argument("--page", action="store_true", help="write the tables of docs/diagnose.md")
     parser.add_argument("--check", action="store_true", help="are they up to date?")
+    parser.add_argument("--turns", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.page or options.check:
         return page(options.check)
+    if options.turns:
+        turns(next(case for case in CASES if case.name == options.turns))
+        return 0
     return run(options.record)
 
 

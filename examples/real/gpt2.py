@@ -7,6 +7,7 @@ megafuse diagnose examples/real/gpt2.py:optimized
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 
@@ -36,7 +37,7 @@ def compiled_model() -> torch.nn.Module:
 def optimized_model() -> torch.nn.Module:
     import megafuse
 
-    return megafuse.optimize(model())
+    return megafuse.optimize(copy.deepcopy(model()))  # in place, and eager() is to stay eager
 
 
 @functools.cache
