@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from browser import Shown, started
-from test_certificate import solved
+from test_certificate import BEST, FIRST, ROOFS, solved, timed
 
 from megafuse.learn import figures
 from megafuse.learn.exercises import catalog, certificate
@@ -31,8 +31,10 @@ def page(tmp_path):
     solved(folder, "walk", (0.107, "s"), (0.00114, "s"))
     solved(folder, "stage", (81920, "bytes asked for"), (32768, "bytes asked for"))
     solved(folder, "megakernel", (112640, "bytes asked for"), (41984, "bytes asked for"))
+    for name in ("walk", "functor", "fuse_chain", "cut_a_pass"):
+        timed(folder, name, FIRST, BEST)
     path = tmp_path / "certificate.html"
-    certificate.write(path, catalog.exercises(), folder, "Ada")
+    certificate.write(path, catalog.exercises(), folder, "Ada", {"cpu": ROOFS})
     return path
 
 
@@ -46,6 +48,14 @@ def test_certificate(browser, page, width, theme):
     assert len(shown.all("#exercises tr.done")) == 3
     bars = shown.page.locator("#gains .fill").evaluate_all("all => all.map(e => e.getBBox().width)")
     assert max(bars) / min(bars) > 30
+    told = shown.all("#roof .told li")
+    assert "3 Walk along the rows: 25.6× as fast" in " ".join(told)
+    # Four exercises stand in the same place: their numbers stand side by side, inside the plot.
+    boxes = shown.page.locator("#roof .mark").evaluate_all(
+        "all => all.map(e => e.getBoundingClientRect()).map(b => [b.left, b.top, b.right])"
+    )
+    assert len({(round(left / 10), round(top / 10)) for left, top, _ in boxes}) == 4
+    assert max(right for *_, right in boxes) <= width
     for summary in shown.page.locator("#pictures summary").all():
         summary.click()
     assert shown.overflow() <= 0

@@ -19,9 +19,18 @@ def test_solution_passes(name, device):
     found = check(name, EXERCISES[name].solution, device)
     assert passed(found), found
     assert any(finding.what == "of the roof" for finding in found)
+    if name in TIMED or (device == "cuda" and EXERCISES[name].starter.suffix == ".cu"):
+        runs = [finding.run for finding in found if finding.run is not None]
+        assert bool(runs) == (name != "transpose")  # which computes nothing
+        assert all(run.sound for run in runs)
     assert dict(megafuse.OPS) == before  # the learner's functor is no op of the library
 
 
+# Those that get a place on the certificate's roofline on a CPU.
+TIMED = {
+    *("functor", "walk", "fuse_chain", "cut_a_pass", "stable_sums", "backward"),
+    *("in_a_model", "your_own"),
+}
 TEACHES = {
     "count_bytes": "count 4 bytes for every large tensor that it reads",
     "functor": "The result should be x * sigmoid",

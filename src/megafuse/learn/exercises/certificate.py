@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from megafuse.bench.report import panel
 from megafuse.bench.report.frame import framed, part, save
+from megafuse.bench.result import Roofs
 from megafuse.learn import figures
+from megafuse.learn.exercises import climbed
 from megafuse.learn.exercises.catalog import Exercise
 from megafuse.learn.exercises.folder import Folder, State
 from megafuse.learn.explain import seconds
+from megafuse.learn.figures import Figure
 
 _REPORT = "megafuse.bench.report"
 _TELLING = 1.2  # a ratio below this may be noise, and is not praised
@@ -39,7 +43,10 @@ class Gain:
         return f"{times} times fewer {self.unit} than your first try"
 
     def shown(self, value: float) -> str:
-        return seconds(value) if self.unit == "s" else f"{value:,.0f} {self.unit}"
+        if self.unit == "s":
+            return seconds(value)
+        unit = self.unit.replace("passes", "pass") if value == 1 else self.unit
+        return f"{value:,.0f} {unit}"
 
 
 @dataclass(frozen=True)
@@ -64,17 +71,28 @@ def _gain(folder: Folder, exercise: Exercise) -> Gain | None:
     found = [
         Gain(unit, float(each["first"]), float(each["best"]))
         for unit, each in folder.numbers(exercise).items()
-        if isinstance(each, dict) and each.keys() >= {"first", "best"}
+        if each.keys() >= {"first", "best"}
     ]
     return max(found, key=lambda gain: gain.ratio, default=None)
 
 
-def write(path: Path, exercises: Sequence[Exercise], folder: Folder, name: str = "") -> None:
-    """One file, which loads nothing."""
-    save(page(done(exercises, folder), name), path)
+def write(
+    path: Path,
+    exercises: Sequence[Exercise],
+    folder: Folder,
+    name: str = "",
+    roofs: Mapping[str, Roofs] | None = None,
+) -> None:
+    """One file, which loads nothing. `roofs` are those of the devices that are here."""
+    drawn = [
+        climbed.figure(tries, device, roof)
+        for device, roof in (roofs or {}).items()
+        if (tries := climbed.tries(exercises, folder, device))
+    ]
+    save(page(done(exercises, folder), name, drawn), path)
 
 
-def page(all_of_them: Sequence[Done], name: str = "") -> str:
+def page(all_of_them: Sequence[Done], name: str = "", rooflines: Sequence[Figure] = ()) -> str:
     """The whole HTML text."""
     finished = [each for each in all_of_them if each.state == "done"]
     heading = "Kernel fusion, by hand" + (f": {name}" if name else "")
@@ -85,16 +103,15 @@ def page(all_of_them: Sequence[Done], name: str = "") -> str:
         script=part("dom.js", _REPORT) + part("frame.js", _REPORT) + _SCRIPT,
         data={},
         main=_summary(all_of_them, finished)
-        + _gains(finished)
+        + _section("roof", "Roofline", rooflines)
+        + _section("gains", "Gains", _gains(finished))
         + _table(all_of_them)
         + _pictures(finished),
     )
 
 
 def _summary(all_of_them: Sequence[Done], finished: Sequence[Done]) -> str:
-    best = max(
-        _telling(finished), key=lambda each: each.gain.ratio if each.gain else 0, default=None
-    )
+    best = max(_telling(finished), key=_praise, default=None)
     cuda = sum(each.exercise.starter.suffix == ".cu" for each in finished)
     hints = sum(each.hints for each in finished)
     headline = ""
@@ -117,14 +134,26 @@ def _summary(all_of_them: Sequence[Done], finished: Sequence[Done]) -> str:
     )
 
 
+def _praise(each: Done) -> tuple[bool, float]:
+    """Time before counts, the largest gain of them."""
+    return (each.gain.unit == "s", each.gain.ratio) if each.gain else (False, 0.0)
+
+
 def _telling(finished: Sequence[Done]) -> list[Done]:
     return [each for each in finished if each.gain is not None and each.gain.ratio >= _TELLING]
 
 
-def _gains(finished: Sequence[Done]) -> str:
+def _section(name: str, short: str, drawn: Sequence[Figure]) -> str:
+    if not drawn:
+        return ""
+    panels = "\n".join(map(panel, drawn))
+    return f'<section id="{name}" data-short="{short}">{panels}</section>\n'
+
+
+def _gains(finished: Sequence[Done]) -> list[Figure]:
     telling = _telling(finished)
     if not telling:
-        return ""
+        return []
     drawn = figures.bars(
         "How far you came",
         "Your first try over your best: time where it was measured, else what was counted.",
@@ -135,11 +164,7 @@ def _gains(finished: Sequence[Done]) -> str:
         ],
         "×",
     )
-    return (
-        '<section id="gains" data-short="Gains"><figure class="panel">'
-        f"<h3>{escape(drawn.title)}</h3>{drawn.svg}<figcaption>{escape(drawn.caption)}</figcaption>"
-        "</figure></section>\n"
-    )
+    return [drawn]
 
 
 def _table(all_of_them: Sequence[Done]) -> str:

@@ -8,7 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-from megafuse.learn.exercises import catalog, certificate, runner
+from megafuse.bench.result import Roofs
+from megafuse.learn.exercises import catalog, certificate, climbed, runner
 from megafuse.learn.exercises.catalog import Exercise, exercises
 from megafuse.learn.exercises.findings import Refused
 from megafuse.learn.exercises.folder import NAME, Folder
@@ -66,10 +67,27 @@ def _run(options: argparse.Namespace, screen: Screen, folder: Folder) -> int:
 
 
 def _certificate(page: Path, name: str, screen: Screen, folder: Folder) -> int:
-    certificate.write(page, exercises(), folder, name)
+    certificate.write(page, exercises(), folder, name, _roofs(screen, folder))
     solved = sum(folder.state(exercise) == "done" for exercise in exercises())
     screen.line(f"{solved} of {len(exercises())} solved: {page}")
     return 0
+
+
+def _roofs(screen: Screen, folder: Folder) -> dict[str, Roofs]:
+    """Of each device that is here and that something was timed on; measured once a machine."""
+    if not any(climbed.tries(exercises(), folder, device) for device in climbed.DEVICES):
+        return {}
+    import torch
+
+    from megafuse.bench import roof
+
+    here = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    with screen.working("measuring what this machine can do at best, once"):
+        return {
+            device: roof.roofs(device)
+            for device in here
+            if climbed.tries(exercises(), folder, device)
+        }
 
 
 def _one(exercise: Exercise, options: argparse.Namespace, screen: Screen, folder: Folder) -> int:
@@ -118,10 +136,10 @@ def _checked(
     exercise: Exercise, options: argparse.Namespace, screen: Screen, folder: Folder
 ) -> bool:
     device = _device(options.device)
-    with screen.checking(folder.file(exercise)):
+    with screen.working(f"checking {folder.file(exercise).name}"):
         report = runner.check(exercise, folder.file(exercise), device)
     screen.report(exercise, folder.file(exercise), report)
-    folder.remember_numbers(exercise, report.findings)
+    folder.remember_numbers(exercise, report.findings, report.passed)
     if report.passed:
         folder.remember_passed(exercise)
     return report.passed

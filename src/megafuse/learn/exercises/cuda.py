@@ -53,6 +53,7 @@ class Task:
     cases: tuple[Case, ...]
     large: Size  # timed on a GPU
     least: Callable[[Size], int]  # bytes that must move
+    operations: Callable[[Size], int]  # of floats; 0 where nothing is computed
     limits: tuple[Limit, ...] = ()  # of the last case
     tolerance: float = 1e-5
     means: Mapping[Kind, str] = field(default_factory=dict)  # what a mistake means here
@@ -80,7 +81,7 @@ def check(task: Task, work: Work) -> Iterator[Finding]:
     cubin = _compiled(work)
     yield cubin if isinstance(cubin, Finding) else _made(cubin)
     if work.device == "cuda" and isinstance(cubin, bytes):
-        yield from _on_the_gpu(task, cubin)
+        yield from _on_the_gpu(task, cubin, counted)
     else:
         yield _share(task, counted)
 
@@ -145,7 +146,7 @@ _NO_GPU = (
 )
 
 
-def _on_the_gpu(task: Task, cubin: bytes) -> Iterator[Finding]:
+def _on_the_gpu(task: Task, cubin: bytes, counted: Counted) -> Iterator[Finding]:
     kernel = gpu.Kernel(cubin, task.kernel.name)
     case = replace(task.cases[-1], what="on the GPU")
     arrays = task.make(case.size, "cuda")
@@ -160,7 +161,10 @@ def _on_the_gpu(task: Task, cubin: bytes) -> Iterator[Finding]:
                 large[name].zero_()
         _run(task, kernel, task.large, large)
 
-    yield roof.share(call, task.least(task.large), "cuda")
+    least = task.least(task.large)
+    needless = counted.bytes_moved / task.least(task.cases[-1].size)
+    operations = task.operations(task.large)
+    yield roof.share(call, least, "cuda", operations=operations, moved=needless * least)
 
 
 def _letters(task: Task) -> str:

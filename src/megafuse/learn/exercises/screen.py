@@ -82,10 +82,10 @@ class Screen:
         self.line(f"A hint     megafuse learn {exercise.name} --hint")
 
     @contextmanager
-    def checking(self, file: Path) -> Iterator[None]:
-        """A line for the seconds that a check takes. No spinner: it would disturb the timing."""
+    def working(self, what: str) -> Iterator[None]:
+        """A line for the seconds that it takes. No spinner: it would disturb the timing."""
         shown = self.console.is_terminal and not self.console.is_dumb_terminal
-        text = f"checking {file.name} …"
+        text = f"{what} …"
         if shown:
             self.console.print(text, style="dim", end="\r")
         try:

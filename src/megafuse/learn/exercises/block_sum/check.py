@@ -53,6 +53,7 @@ TASK = Task(
     ),
     large=(1 << 12, 1 << 13),
     least=lambda size: 4 * size[0] * size[1] + 4 * size[0],
+    operations=lambda size: size[0] * size[1],
     limits=(
         cuda.meetings(lambda size: 2 * _WARPS * size[0], _WAITS),
         cuda.moved(lambda size: 4 * size[0] * size[1] + 32 * size[0], "Neighbours side by side."),

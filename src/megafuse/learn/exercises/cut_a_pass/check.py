@@ -13,6 +13,7 @@ from megafuse.learn.exercises.native import Native
 from megafuse.learn.exercises.work import Work
 
 _TOLERANCE = 2e-3
+_OPERATIONS = 6  # an element: x - first, its sum, its square, their sum; x - mean, times scale
 _FORMULA = (
     "Each row is (x - mean) / sqrt(variance + 1e-5) with its own mean and variance; the variance "
     "divides by cols, not by cols - 1. nan: never written, or the root of a negative number."
@@ -44,7 +45,13 @@ def check(work: Work) -> Iterator[Finding]:
     native.plain(large, (rows, cols))
     yield _result("at full speed", large)
     run = lambda: native.plain(large, (rows, cols))  # noqa: E731
-    yield roof.share(run, 3 * large["x"].nbytes, "cpu", _ROOF, threads=1)
+    floats = rows * cols
+    yield roof.share(
+        *(run, least * floats, "cpu", _ROOF),
+        threads=1,
+        operations=_OPERATIONS * floats,
+        moved=each * floats,
+    )
 
 
 def _arrays(rows: int, cols: int, mean: float = 3.0) -> dict[str, Tensor]:

@@ -45,8 +45,9 @@ def check(work: Work) -> Iterator[Finding]:
     yield from _cost(made, work)
     yield _for_the_gpu(made, work)
     large = torch.randn(1 << 22, device=work.device)
-    least = made.cost(large, _SCALE, _SHIFT).bytes_moved
-    yield roof.share(lambda: made.fused(large, _SCALE, _SHIFT), least, work.device)
+    cost = made.cost(large, _SCALE, _SHIFT)
+    call = lambda: made.fused(large, _SCALE, _SHIFT)  # noqa: E731
+    yield roof.share(call, cost.bytes_moved, work.device, operations=cost.flops)
 
 
 def op_of(path: Path) -> Op:

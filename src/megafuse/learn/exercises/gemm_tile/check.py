@@ -70,6 +70,7 @@ TASK = Task(
     ),
     large=(2048, 2048, 1024),
     least=lambda size: 4 * (size[0] * size[2] + size[1] * size[2] + size[0] * size[1]),
+    operations=lambda size: 2 * size[0] * size[1] * size[2],
     limits=(
         cuda.moved(_goal, _AGAIN, 1.2),
         cuda.banks(

@@ -58,6 +58,7 @@ TASK = Task(
     ),
     large=(1 << 18, 64),
     least=lambda size: 8 * size[0],
+    operations=lambda size: 2 * size[0],
     limits=(
         cuda.moved(
             lambda size: 12 * size[0] + 8 * size[1] * 32 * 8,

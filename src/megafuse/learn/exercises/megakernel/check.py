@@ -70,6 +70,7 @@ TASK = Task(
     ),
     large=(4096, 8192, 4096, 64),
     least=_weights,
+    operations=lambda size: 2 * size[1] * (size[0] + size[2]),
     limits=(
         # x and h are read again for each row, from a cache.
         cuda.moved(lambda size: 2 * _weights(size) + 64 * (size[1] + size[2]), _AGAIN),

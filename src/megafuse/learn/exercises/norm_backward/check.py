@@ -66,6 +66,7 @@ TASK = Task(
     ),
     large=(1 << 16, 256),
     least=lambda size: 12 * size[0] * size[1] + 8 * size[1] + 8 * size[0],
+    operations=lambda size: 12 * size[0] * size[1],
     limits=(cuda.moved(lambda size: 16 * size[0] * size[1] + 64 * size[0], _PASSES, 1.02),),
     tolerance=1e-4,
     means={

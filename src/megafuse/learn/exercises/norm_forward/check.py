@@ -68,6 +68,7 @@ TASK = Task(
     ),
     large=(1 << 14, 1024, 0),
     least=lambda size: 12 * size[0] * size[1] + 8 * size[1],
+    operations=lambda size: 9 * size[0] * size[1],
     limits=(cuda.moved(lambda size: 20 * size[0] * size[1], _PASSES, 1.02),),
     tolerance=1e-3,
     means={

@@ -55,6 +55,7 @@ TASK = Task(
     ),
     large=(1 << 13, 1 << 12, 2),
     least=lambda size: 8 * size[0] * size[1],
+    operations=lambda size: 6 * size[0] * size[1],
     limits=(cuda.moved(lambda size: 12 * size[0] * size[1], _PASSES, 1.02),),
     tolerance=2e-6,
     means={

@@ -59,6 +59,7 @@ TASK = Task(
     ),
     large=(4096, 4096),
     least=lambda size: 8 * size[0] * size[1],
+    operations=lambda size: 0,
     limits=(
         cuda.moved(lambda size: 8 * size[0] * size[1], _APART),
         cuda.banks(_CONFLICT),

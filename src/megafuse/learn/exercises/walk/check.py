@@ -40,7 +40,8 @@ def check(work: Work) -> Iterator[Finding]:
     native.plain(large, (rows, cols))
     yield _result("at full speed", large)
     run = lambda: native.plain(large, (rows, cols))  # noqa: E731
-    yield roof.share(run, 2 * large["x"].nbytes, "cpu", threads=1)
+    floats = rows * cols
+    yield roof.share(run, 8 * floats, "cpu", threads=1, operations=floats, moved=each * floats)
 
 
 def _arrays(rows: int, cols: int) -> dict[str, Tensor]:

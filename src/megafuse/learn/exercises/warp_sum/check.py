@@ -55,6 +55,7 @@ TASK = Task(
     ),
     large=(1 << 14, 1024),
     least=lambda size: 4 * size[0] * size[1] + 4 * size[0],
+    operations=lambda size: size[0] * size[1],
     limits=(cuda.moved(lambda size: 4 * size[0] * size[1] + 32 * size[0], _APART),),
     tolerance=1e-4,
     means={Kind.SHUFFLE_MISSED: _AWAY, Kind.RACE: "Only one lane may write a row's sum."},

@@ -57,6 +57,7 @@ TASK = Task(
     ),
     large=(1 << 24,),
     least=lambda size: 8 * size[0],
+    operations=lambda size: size[0],
     limits=(
         cuda.instructions(lambda size: 2 * cuda.blocks(size[0], 128) + 4, _NARROW),
         cuda.moved(lambda size: 8 * size[0] + 256, "Neighbours side by side."),
