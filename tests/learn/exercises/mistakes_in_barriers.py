@@ -6,7 +6,7 @@ from exercises.checked import Mistakes
 
 MISTAKES: Mistakes = {
     "grid_barrier": {
-        "no fence": ("    __threadfence();\n", "", "no races", "after a __threadfence()"),
+        "no fence": ("    __threadfence();\n", "", "no races", "There is no __threadfence()"),
         "one arrival too many is waited for": (
             "< gridDim.x) {",
             "< gridDim.x + 1) {",
@@ -17,25 +17,25 @@ MISTAKES: Mistakes = {
             "< gridDim.x) {",
             "< gridDim.x - 1) {",
             "no races",
-            "let nobody through before every block has counted itself",
+            "It waits for gridDim.x - 1 arrivals",
         ),
         "every thread counts": (
             "if (threadIdx.x == 0) {\n    __thread",
             "{\n    __thread",
             "no races",
-            "thread 0 of each block adds 1",
+            "Every thread of a block adds to the counter",
         ),
         "a plain look": (
             "while (atomicAdd(arrived, 0u) <",
             "while (*arrived <",
             "no races",
-            "keep it in a register",
+            "looks at *arrived, a plain variable",
         ),
         "the others do not wait": (
             "    }\n  }\n  __syncthreads();",
             "    }\n  }",
             "no races",
-            "wait for thread 0",
+            "There are not two __syncthreads() in grid_barrier",
         ),
     },
     "megakernel": {
@@ -43,26 +43,31 @@ MISTAKES: Mistakes = {
             "  grid_barrier(arrived);\n",
             "",
             "no races",
-            "between the phases",
+            "The kernel never calls grid_barrier",
         ),
         "a barrier in the loop": (
             "h[j] = fmaxf(v + b1[j], 0.0f);\n  }\n  grid_barrier(arrived);",
             "h[j] = fmaxf(v + b1[j], 0.0f);\n    grid_barrier(arrived);\n  }",
             "no races",
-            "between the phases",
+            "as often as they have rows",
         ),
         "one block comes to the barrier": (
             "  grid_barrier(arrived);\n",
             "  if (blockIdx.x > 0) grid_barrier(arrived);\n",
             "no races",
-            "everyone must meet at grid_barrier",
+            "blocks that do not take it never come",
         ),
-        "a block per row": ("blockIdx.x * 2 + here", "blockIdx.x", "no races", "that is a race"),
+        "a block per row": (
+            "blockIdx.x * 2 + here",
+            "blockIdx.x",
+            "no races",
+            "two warps have the same number",
+        ),
         "the activation is forgotten": (
             "fmaxf(v + b1[j], 0.0f)",
             "v + b1[j]",
             "one block",
-            "relu(b1[j]",
+            "The ReLU of the first layer is left out",
         ),
     },
 }

@@ -10,7 +10,7 @@ MISTAKES: Mistakes = {
             "scale * x + shift",
             "scale * x",
             "float32",
-            "x * sigmoid(1.3 * x - 0.4)",
+            "The shift is left out",
         ),
         "libm in a functor": (
             '#include "pointwise.h"',
@@ -22,13 +22,13 @@ MISTAKES: Mistakes = {
             "x * gate",
             "gate",
             "float32",
-            "far on the right it is x",
+            "The product with x is missing",
         ),
         "the wrong activation": (
             "Sigmoid::value",
             "Tanh::value",
             "float32",
-            "The result should be x * sigmoid",
+            "That is x * tanh(scale * x + shift)",
         ),
     },
     "walk": {
@@ -47,20 +47,25 @@ MISTAKES: Mistakes = {
             "stays inside",
             "In C++ nothing stops such an access",
         ),
-        "the last column is left out": ("c < cols", "c < cols - 1", "37 × 29", "never written"),
+        "the last column is left out": (
+            "c < cols",
+            "c < cols - 1",
+            "37 × 29",
+            "Never written: column 28 of 0 to 28",
+        ),
     },
     "cut_a_pass": {
         "divided by cols - 1": (
             "squares / cols",
             "squares / (cols - 1)",
             "short rows",
-            "not by cols - 1",
+            "was divided by cols - 1",
         ),
         "the root is forgotten": (
             "1 / std::sqrt(variance + 1e-5f)",
             "1 / (variance + 1e-5f)",
             "short rows",
-            "sqrt(variance + 1e-5)",
+            "The root is forgotten",
         ),
         "a pass too many": (
             "float mean = sum / cols;",

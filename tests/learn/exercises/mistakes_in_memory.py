@@ -125,7 +125,7 @@ MISTAKES: Mistakes = {
             "tile[threadIdx.x][k]",
             "tile[k][threadIdx.x]",
             "one tile",
-            "rows and columns change places",
+            "it was not turned",
         ),
     },
     "wide_loads": {
@@ -147,7 +147,7 @@ MISTAKES: Mistakes = {
             "aligned",
             "begins in the middle of a group",
         ),
-        "three of four": ("    v.w *= factor;\n", "", "4,096", "all four of them"),
+        "three of four": ("    v.w *= factor;\n", "", "4,096", "v.w is not multiplied"),
     },
     "gemm_tile": {
         "the tile is overwritten too early": (
@@ -168,12 +168,12 @@ MISTAKES: Mistakes = {
             "stays inside",
             "must hold 0",
         ),
-        "the bias is left out": ("sum + bias[o]", "sum", "one tile", "the bias of the column"),
+        "the bias is left out": ("sum + bias[o]", "sum", "one tile", "The bias is left out"),
         "the wrong row of weight": (
             "ws[tx][k]",
             "ws[ty][k]",
             "one tile",
-            "weight's row is the thread's x",
+            "Row y of weight was taken",
         ),
         "unpadded tiles": ("[17]", "[16]", "shared banks", "pad its rows to 17"),
     },

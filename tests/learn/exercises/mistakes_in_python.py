@@ -33,7 +33,7 @@ MISTAKES: Mistakes = {
             "operations",
             "4 operations are 4 launches",
         ),
-        "the wrong gelu": ('"gelu"', '"relu"', "33 × 7", "It must compute what the starter does"),
+        "the wrong gelu": ('"gelu"', '"relu"', "33 × 7", "The activation is relu"),
         "a function is gone": ("def block", "def blocks", "complete", "The check calls `block`"),
         "nothing is returned": ("return ", "h = ", "33 × 7", "without `return`"),
     },
@@ -42,7 +42,7 @@ MISTAKES: Mistakes = {
             "slope = s + gate * s * (1 - s)",
             "slope = s * (1 - s)",
             "of gate",
-            "s + v * s * (1 - s)",
+            "The slope is that of sigmoid",
         ),
         "saves what it could recompute": (
             "ctx.save_for_backward(gate, up)",
@@ -78,13 +78,13 @@ MISTAKES: Mistakes = {
             "kernel, child.scale, child.shift",
             "kernel, 1.0, 0.3",
             "result",
-            "Each gate has a scale and a shift of its own",
+            "All three gates have the numbers of gate 1",
         ),
         "swapped": (
             "child.scale, child.shift",
             "child.shift, child.scale",
             "result",
-            "the order is kernel(x, scale, shift)",
+            "scale and shift have changed places",
         ),
         "PyTorch's operations again": (
             "self.kernel(x, self.scale, self.shift)",

@@ -6,7 +6,7 @@ from exercises.checked import Mistakes
 
 MISTAKES: Mistakes = {
     "warp_sum": {
-        "a round is missing": ("d > 0", "d > 1", "rows of 32", "Fewer rounds"),
+        "a round is missing": ("d > 0", "d > 1", "rows of 32", "The round d = 1 is missing"),
         "a shuffle in a condition": (
             "    sum += __shfl",
             "    if (lane < d) sum += __shfl",
@@ -56,20 +56,20 @@ MISTAKES: Mistakes = {
             "stays inside",
             "a place for each of them",
         ),
-        "one warp's sum": ("w < 8", "w < 1", "rows of 256", "One warp's alone"),
+        "one warp's sum": ("w < 8", "w < 1", "rows of 256", "That is warp 0's sum alone"),
     },
     "online_softmax": {
         "the sum is not mended": (
             "s = s * expf(m - larger) + expf(v - larger)",
             "s = s + expf(v - larger)",
             "rows of 77",
-            "its own sum must be multiplied too",
+            "stayed as it was when a larger x came",
         ),
         "lanes' sums are added as they are": (
             "s = s * expf(m - both) + os * expf(om - both)",
             "s = s + os",
             "rows of 32",
-            "each sum is multiplied by exp(its m - m)",
+            "sums were added as they are",
         ),
         "begins with -inf": (
             "-3e38f",
@@ -81,7 +81,7 @@ MISTAKES: Mistakes = {
             "int d = 16; d > 0",
             "int d = 16; d > 16",
             "rows of 32",
-            "not the lane's own",
+            "Every lane divided by its own sum",
         ),
     },
     "norm_forward": {
@@ -95,7 +95,7 @@ MISTAKES: Mistakes = {
             "warp_sum(squares) / cols",
             "warp_sum(squares) / (cols - 1)",
             "rows of 100",
-            "not by cols - 1",
+            "was divided by cols - 1",
         ),
         "the mean of squares": (
             "squares += away * away",
@@ -106,19 +106,29 @@ MISTAKES: Mistakes = {
         "weight by row": (
             "* weight[c]",
             "* weight[row]",
-            "rows of 1,024",
-            "weight and bias go with the column",
+            "rows of 100",
+            "taken by row",
         ),
-        "the residual is forgotten": ("a[c] + b[c]", "a[c]", "rows of 1,024", "s = x + residual"),
+        "the residual is forgotten": (
+            "a[c] + b[c]",
+            "a[c]",
+            "rows of 100",
+            "The residual is left out",
+        ),
     },
     "norm_backward": {
         "the mean of g is forgotten": (
             "g[k] - mg - ",
             "g[k] - ",
             "one row, dx",
-            "x moves the row's mean",
+            "mean(g) is left out",
         ),
-        "the variance is a constant": (" - h[k] * mgh", "", "one row, dx", "its variance too"),
+        "the variance is a constant": (
+            " - h[k] * mgh",
+            "",
+            "one row, dx",
+            "h * mean(g * h) is left out",
+        ),
         "rows add as if they were alone": (
             "atomicAdd(&dweight[c], up * h[k])",
             "dweight[c] += up * h[k]",
@@ -129,7 +139,7 @@ MISTAKES: Mistakes = {
             "atomicAdd(&dweight[c], up * h[k])",
             "atomicAdd(&dweight[c], up * x[row * cols + c])",
             "one row, dweight",
-            "not of grad * x",
+            "That sums grad * x",
         ),
     },
 }

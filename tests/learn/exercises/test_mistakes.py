@@ -37,7 +37,9 @@ def test_every_exercise_has_three_mistakes_that_are_named():
 
 @EACH
 def test_typical_mistakes(name, tmp_path):
+    """Each fails where it should, with its own sentence: one for all would name none of them."""
     text = EXERCISES[name].solution.read_text(encoding="utf-8")
+    told = {}
     for mistake, (right, wrong, what, says) in MISTAKES[name].items():
         if what == "for the GPU" and nvrtc.problem() is not None:
             continue
@@ -45,6 +47,8 @@ def test_typical_mistakes(name, tmp_path):
         found = failed(check(name, written(name, text.replace(right, wrong), tmp_path)))
         assert (found.what, says in found.says) == (what, True), (mistake, found)
         assert "Traceback" not in found.found + found.says
+        told[mistake] = found.says
+    assert len(set(told.values())) >= 3, told
 
 
 @NEEDS_COMPILER

@@ -6,6 +6,7 @@ NVRTC; and on a GPU, if there is one, right and timed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from megafuse.learn.exercises import gpu, roof, tensors
 from megafuse.learn.exercises.emulator.faults import Fault, Kind
 from megafuse.learn.exercises.emulator.run import Counted, Emulated, Kernel, Launch
+from megafuse.learn.exercises.emulator.source import without_comments
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.native import compile_stop, pasted
 from megafuse.learn.exercises.work import Work
@@ -43,6 +45,25 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Look:
+    """What a file says of the mistake that the emulator found: `seen` is asked of its source,
+    without comments."""
+
+    seen: Callable[[str], bool]
+    says: str
+
+    @staticmethod
+    def without(pattern: str, says: str) -> Look:
+        """The source has no such thing."""
+        return Look(lambda source: re.search(pattern, source) is None, says)
+
+    @staticmethod
+    def having(pattern: str, says: str) -> Look:
+        """The source has such a thing."""
+        return Look(lambda source: re.search(pattern, source) is not None, says)
+
+
+@dataclass(frozen=True)
 class Task:
     """What a kernel must compute, and how little it may ask of memory."""
 
@@ -57,6 +78,9 @@ class Task:
     limits: tuple[Limit, ...] = ()  # of the last case
     tolerance: float = 1e-5
     means: Mapping[Kind, str] = field(default_factory=dict)  # what a mistake means here
+    looks: tuple[Look, ...] = ()  # the first that fits comes before what a mistake means
+    # What typical mistakes compute: the array, the sentence that names it, its result in float64.
+    known: Callable[[Arrays], Iterator[tuple[str, str, Tensor]]] = lambda arrays: iter(())
 
 
 def check(task: Task, work: Work) -> Iterator[Finding]:
@@ -69,7 +93,7 @@ def check(task: Task, work: Work) -> Iterator[Finding]:
         try:
             counted = emulated.run(arrays, task.launch(case.size))
         except Fault as fault:
-            yield _meant(task, case, fault)
+            yield _meant(task, case, fault, work)
             return
         for finding in _results(task, case, arrays, exact):
             yield finding
@@ -86,9 +110,11 @@ def check(task: Task, work: Work) -> Iterator[Finding]:
         yield _share(task, counted)
 
 
-def _meant(task: Task, case: Case, fault: Fault) -> Finding:
+def _meant(task: Task, case: Case, fault: Fault, work: Work) -> Finding:
     """A mistake that the emulator found, with what it means in this exercise."""
-    says = " ".join(filter(None, (task.means.get(fault.kind, ""), fault.finding.says)))
+    source = without_comments(work.path.read_text(encoding="utf-8", errors="replace"))
+    looked = next((look.says for look in task.looks if look.seen(source)), "")
+    says = " ".join(filter(None, (looked, task.means.get(fault.kind, ""), fault.finding.says)))
     return replace(fault.finding, found=f"{case.what}: {fault.finding.found}", says=says)
 
 
@@ -96,7 +122,10 @@ def _results(task: Task, case: Case, arrays: Arrays, exact: Arrays) -> Iterator[
     for name, values in exact.items():
         what = case.what if len(exact) == 1 else f"{case.what}, {name}"
         result = arrays[name].cpu()
-        yield tensors.close(what, result, values.cpu(), result.dtype, task.tolerance, case.says)
+        known = ((says, wrong.cpu()) for array, says, wrong in task.known(arrays) if array == name)
+        yield tensors.close(
+            what, result, values.cpu(), result.dtype, task.tolerance, case.says, known
+        )
 
 
 def _drawn(finding: Finding, counted: Counted) -> Finding:

@@ -79,7 +79,10 @@ def _gradients(swiglu: Callable[..., Any], device: str) -> Iterator[Finding]:
             yield Finding(f"of {name}", False, f"no gradient for {name}", _SAYS[name])
             right = False
             continue
-        finding = tensors.close(f"of {name}", theirs, ours, torch.float64, 1e-10, _SAYS[name])
+        known = _known(name, grad, *(t.detach() for t in pair))
+        finding = tensors.close(
+            f"of {name}", theirs, ours, torch.float64, 1e-10, _SAYS[name], known
+        )
         right &= finding.ok is True
         yield finding
     if right:
@@ -87,6 +90,25 @@ def _gradients(swiglu: Callable[..., Any], device: str) -> Iterator[Finding]:
         agrees = torch.autograd.gradcheck(swiglu, small, raise_exception=False)
         told = "agrees with differences of the result" if agrees else "differs from differences"
         yield Finding("gradcheck", agrees, told)
+
+
+def _known(name: str, grad: Tensor, gate: Tensor, up: Tensor) -> Iterator[tuple[str, Tensor]]:
+    s = torch.sigmoid(gate)
+    right = {"gate": grad * up * (s + gate * s * (1 - s)), "up": grad * gate * s}
+    other = "up" if name == "gate" else "gate"
+    yield f"That is the gradient of {other}: the two have changed places.", right[other]
+    yield "The incoming gradient, grad, is left out of the product.", right[name] / grad
+    if name == "gate":
+        slope = "The slope is that of sigmoid, s * (1 - s), and the function is silu:"
+        yield f"{slope} v times sigmoid(v), a product.", grad * up * s * (1 - s)
+        yield "The factor up is left out.", right[name] / up
+        yield (
+            "That is grad * up * silu(gate): the slope of silu belongs there.",
+            grad * up * gate * s,
+        )
+    else:
+        yield "That is grad * sigmoid(gate): silu is gate times that.", grad * s
+        yield "That is grad * gate, without the sigmoid.", grad * gate
 
 
 def _cost(swiglu: Callable[..., Any], device: str) -> Iterator[Finding]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import torch
 
 from megafuse.learn.exercises import cuda
-from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Look, Size, Task
 from megafuse.learn.exercises.emulator.faults import Kind
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.work import Work
@@ -46,6 +47,35 @@ _PLAIN = (
 _GOAL = "The goal is gridDim.x arrivals, one for each block: thread 0 counts, the others do not."
 _OUTSIDE = "Both __syncthreads() are for all threads: they stand outside of the if."
 
+_BODY = r"grid_barrier\(Counter[^)]*\)\s*\{"
+_LOOKS = (
+    Look.having(
+        _BODY + r"\s*\}",
+        "The function grid_barrier is still empty.",
+    ),
+    Look.without(
+        r"__threadfence\s*\(",
+        "There is no __threadfence(): the mark may arrive before what the block wrote.",
+    ),
+    Look.without(
+        r"threadIdx\.x\s*==\s*0|!\s*threadIdx\.x|threadIdx\.x\s*<\s*1",
+        "Every thread of a block adds to the counter, so that one block counts as 64.",
+    ),
+    Look.having(
+        r"<\s*gridDim\.x\s*-\s*1",
+        "It waits for gridDim.x - 1 arrivals: one block too few.",
+    ),
+    Look.having(
+        r"while\s*\(\s*\*\s*arrived",
+        "The loop looks at *arrived, a plain variable.",
+    ),
+    Look(
+        lambda source: re.split(r"\n\}", re.split(_BODY, source)[-1])[0].count("__syncthreads") < 2,
+        "There are not two __syncthreads() in grid_barrier: one before thread 0 counts, one after "
+        "it has seen all the others.",
+    ),
+)
+
 TASK = Task(
     kernel=Kernel("normalise", "IOOCi"),
     launch=lambda size: Launch((size[1],), (_THREADS,), size[:1], at_once=size[1]),
@@ -65,6 +95,7 @@ TASK = Task(
             "x is read once for the sum and once for the quotient; everything else is small.",
         ),
     ),
+    looks=_LOOKS,
     means={
         Kind.RACE: _BLOCKS + " " + _PLAIN,
         Kind.DEADLOCK: _GOAL,

@@ -41,7 +41,8 @@ def check(work: Work) -> Iterator[Finding]:
         yield _kept(plain, yours)
         x = torch.randn(_TOKENS, WIDTH, device=work.device)
         exact = copy.deepcopy(plain).double()(x.double())
-        yield (right := tensors.close("result", yours(x), exact, x.dtype, 1e-4, _RESULT))
+        known = _known(plain, x)
+        yield (right := tensors.close("result", yours(x), exact, x.dtype, 1e-4, _RESULT, known))
         if not right.ok:
             return
         yield (fewer := _operations(plain, yours, x))
@@ -88,6 +89,24 @@ def _kept(plain: nn.Module, yours: nn.Module) -> Finding:
     if moved:
         return Finding("weights", False, f"changed: {', '.join(moved[:4])}", _NAMES)
     return Finding("weights", True, f"{len(before)} tensors under the same names")
+
+
+def _known(plain: nn.Module, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Results of the model with other numbers in its gates."""
+    numbers = [(gate.scale, gate.shift) for gate in plain.modules() if isinstance(gate, Gate)]
+
+    def changed(others: list[tuple[float, float]]) -> Tensor:
+        made = copy.deepcopy(plain).double()
+        gates = [gate for gate in made.modules() if isinstance(gate, Gate)]
+        for gate, (scale, shift) in zip(gates, others, strict=True):
+            gate.scale, gate.shift = scale, shift
+        out: Tensor = made(x.double())
+        return out
+
+    swapped = [(shift, scale) for scale, shift in numbers]
+    yield "scale and shift have changed places.", changed(swapped)
+    for number, each in enumerate(numbers, 1):
+        yield f"All three gates have the numbers of gate {number}.", changed([each] * 3)
 
 
 def _operations(plain: nn.Module, yours: nn.Module, x: Tensor) -> Finding:
