@@ -221,6 +221,18 @@ REDUCTION = (
     ),
 )
 
+# Shown whole, and drawn; nothing of it is left out.
+NAIVE_PRODUCT = Blank(
+    "linear_relu/1_naive",
+    "sum = mf::fma(x[row * ins + i], weight[o * ins + i], sum);",
+    "",
+    Kernel("linear_relu", "IIIOiii"),
+    Launch((3, 3), (16, 16), (40, 33, 36)),
+    _product,
+    _linear,
+    40.0,
+    "",
+)
 PRODUCT = Blank(
     "linear_relu/2_tiled",
     "sum = mf::fma(xs[down][k], ws[across][k], sum);",

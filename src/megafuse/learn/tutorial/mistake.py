@@ -37,6 +37,7 @@ def run(tour: Tour) -> None:
         "it in one kernel, since fusing is good? This is how nearly everyone writes it first:"
     )
     screen.code(_loop("linear_relu/1_naive", tour.device))
+    typed.picture(tour, blanks.NAIVE_PRODUCT)
     rungs = ladder.rungs
     if not tour.compiles:
         screen.say(plain.WHY)
@@ -83,7 +84,7 @@ def run(tour: Tour) -> None:
         screen.say(product.mistake(*(ratios[rung.name] for rung in rungs)))
     else:
         screen.say(product.product_by_hand(shares[rungs[0].name]))
-    typed.fill_in(tour, [blanks.PRODUCT])
+    typed.fill_in(tour, [blanks.PRODUCT], "linear_relu")
     _under_the_roof(tour, rungs, taken, flops, x, weight, bias)
     own = max((ratios[rung.name] for rung in rungs[:-1]), key=lambda ratio: ratio.median)
     screen.say(product.advice(own))

@@ -49,7 +49,7 @@ def run(tour: Tour) -> None:
     else:
         tour.screen.say(plain.WHY)
         rungs = plain.gelu_scale()
-    typed.fill_in(tour, blanks.POINTWISE)
+    typed.fill_in(tour, blanks.POINTWISE, "gelu_scale")
     climbed = climb(tour, rungs, chain.ladder.exact(*arguments), *arguments)
     for sentence in verdicts.steps(climbed):
         tour.screen.say(sentence)

@@ -35,7 +35,7 @@ def run(tour: Tour) -> None:
         if tour.compiles and tour.device == "cpu" and not rung.on_cpu:
             tour.screen.say(f"(On a GPU there is a rung more, {rung.name}. {rung.change_on_cpu}.)")
     arguments = (x, weight, bias, EPS)
-    typed.fill_in(tour, blanks.REDUCTION)
+    typed.fill_in(tour, blanks.REDUCTION, "layer_norm")
     climbed = climb(tour, rungs, ladder.exact(*arguments), *arguments)
     for sentence in verdicts.steps(climbed):
         tour.screen.say(sentence)

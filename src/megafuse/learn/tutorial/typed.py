@@ -19,7 +19,7 @@ from megafuse.learn.exercises import tensors
 from megafuse.learn.exercises.emulator.run import Counted, Emulated, Request
 from megafuse.learn.exercises.findings import Finding, Stop
 from megafuse.learn.ladder import launch
-from megafuse.learn.pictures import access
+from megafuse.learn.pictures import access, rung
 from megafuse.learn.tutorial.blanks import Blank
 from megafuse.runtime import cpp
 
@@ -31,8 +31,8 @@ _LIMIT = 30.0  # seconds
 _GAP = "________________"
 
 
-def fill_in(tour: Tour, blanks: Sequence[Blank]) -> None:
-    """Each rung's line, in order: typed, or shown."""
+def fill_in(tour: Tour, blanks: Sequence[Blank], op: str) -> None:
+    """Each rung's line, in order: typed, or shown. The op itself comes last, drawn alone."""
     screen = tour.screen
     screen.say(
         "A line of each rung's CUDA source is yours to write. It is tried at once, on an emulator "
@@ -47,6 +47,10 @@ def fill_in(tour: Tour, blanks: Sequence[Blank]) -> None:
             screen.console.print(f"{number}  {blank.ask}", soft_wrap=False)
             screen.code([blank.line])
         picture(tour, blank)
+    drawing = rung.shipped(op)
+    screen.say(f"{len(blanks) + 1}  megafuse.{op}, the op itself:")
+    screen.drawing(rung.text(drawing).splitlines())
+    tour.draw(lambda: rung.figure(drawing, f"Rung by rung: megafuse.{op}"))
 
 
 def _one(tour: Tour, number: int, blank: Blank) -> None:
@@ -127,12 +131,16 @@ def run(blank: Blank, arrays: dict[str, Any], line: str) -> Counted:
 
 
 def picture(tour: Tour, blank: Blank) -> None:
-    """Which thread touches what with the rung's load of x: in the terminal, and for the page."""
-    if cpp.find() is None:
+    """What moves, is reused and waits; and which thread touches what with the rung's load of x: in
+    the terminal, and for the page."""
+    tour.screen.drawing(rung.text(blank.file).splitlines())
+    title = f"Rung by rung: {blank.file}"
+    if cpp.find() is None:  # then there is no emulator to watch the load
+        tour.draw(lambda: rung.figure(blank.file, title))
         return
     request = load(blank)
     tour.screen.drawing(access.text(request).splitlines())
-    tour.draw(lambda: access.figure(request, f"Thread, address, sector: {blank.file}"))
+    tour.draw(lambda: rung.figure(blank.file, title, access.figure(request, title)))
 
 
 def load(blank: Blank) -> Request:
