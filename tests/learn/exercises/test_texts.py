@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 
 from exercises.checked import EXERCISES
@@ -12,6 +14,11 @@ def test_there_are_enough_in_order():
     assert len(EXERCISES) >= 20
     cuda = [exercise for exercise in EXERCISES.values() if exercise.starter.suffix == ".cu"]
     assert 2 * len(cuda) >= len(EXERCISES)
+
+
+def wide(text: str) -> set[str]:
+    """Characters that take two columns, and that many fonts have not."""
+    return {c for c in text if unicodedata.east_asian_width(c) in "FW"}
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -25,3 +32,4 @@ def test_texts_fit_80_columns(name):
     verbatim = [line for line in exercise.task.splitlines() if line.startswith("    ")]
     assert max(map(len, verbatim), default=0) <= 80
     assert max(map(len, exercise.picture.splitlines())) <= 80
+    assert not wide(exercise.picture)

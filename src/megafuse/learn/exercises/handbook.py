@@ -50,7 +50,11 @@ def _drawn(exercise: Exercise, whose: str, path: Path) -> str:
         request = worst(counted(exercise, path))
     except Fault:
         return ""
-    shown = f"In {whose}, the access that wastes most:\n\n```text\n{access.text(request)}\n```\n"
+    wastes = access.waste(request) > 1
+    told = (
+        "the access that wastes most" if wastes else "where no access wastes anything, one of them"
+    )
+    shown = f"In {whose}, {told}:\n\n```text\n{access.text(request)}\n```\n"
     if request.shared or access.waste(request) < 2:
         return shown
     return f"{shown}\n<figure>{access.figure(request, exercise.title).svg}</figure>\n"

@@ -1,8 +1,8 @@
 """A roofline of text: where each kernel stands under the roof, and which way it moved.
 
 1 T │                    ______________
-    │                 __／
-    │              _／ ∘∘4
+    │                 __/
+    │              _/ ∘∘4
 1 G │  1∘∘∘∘∘∘∘∘2∘3∘
     └──────────────────────────────────
       operations    a byte   a second  of roof  moved by
