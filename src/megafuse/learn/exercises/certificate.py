@@ -35,6 +35,11 @@ class Gain:
         return self.first / self.best if self.best else 1.0
 
     @property
+    def tells(self) -> bool:
+        """Whether it is more than noise."""
+        return self.ratio >= _TELLING
+
+    @property
     def says(self) -> str:
         """94× as fast as your first try; 2.5 times fewer bytes asked for"""
         times = f"{self.ratio:.0f}" if self.ratio >= 10 else f"{self.ratio:.2g}"
@@ -61,12 +66,12 @@ class Done:
 
 def done(exercises: Sequence[Exercise], folder: Folder) -> list[Done]:
     return [
-        Done(exercise, folder.state(exercise), _gain(folder, exercise), folder.hints_seen(exercise))
+        Done(exercise, folder.state(exercise), gain(folder, exercise), folder.hints_seen(exercise))
         for exercise in exercises
     ]
 
 
-def _gain(folder: Folder, exercise: Exercise) -> Gain | None:
+def gain(folder: Folder, exercise: Exercise) -> Gain | None:
     """That of the unit which became smallest; time, where there is one that tells."""
     found = [
         Gain(unit, float(each["first"]), float(each["best"]))
@@ -140,7 +145,7 @@ def _praise(each: Done) -> tuple[bool, float]:
 
 
 def _telling(finished: Sequence[Done]) -> list[Done]:
-    return [each for each in finished if each.gain is not None and each.gain.ratio >= _TELLING]
+    return [each for each in finished if each.gain is not None and each.gain.tells]
 
 
 def _section(name: str, short: str, drawn: Sequence[Figure]) -> str:

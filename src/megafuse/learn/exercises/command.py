@@ -15,10 +15,27 @@ from megafuse.learn.exercises.findings import Refused
 from megafuse.learn.exercises.folder import NAME, Folder
 from megafuse.learn.exercises.screen import Screen
 
+_EXAMPLES = """in this order:
+  megafuse learn                  the exercises, and which are done
+  megafuse learn walk             one of them: the task, and where your file is
+  megafuse learn walk --check     what is wrong with your file, and why
+  megafuse learn walk --hint      a push; again for the next one
+  megafuse learn walk --solution  ours, compared with your file
+  megafuse learn --certificate    how far you came, in numbers, as a page
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `megafuse learn`."""
-    parser.add_argument("exercise", nargs="?", metavar="NAME|N", help="default: list them all")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = "Exercises, checked as you solve them; none needs a GPU."
+    parser.epilog = _EXAMPLES
+    parser.add_argument(
+        "exercise",
+        nargs="?",
+        metavar="NAME|N",
+        help="an exercise, by name or number; default: list them all",
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="check it; without NAME, check all")
     what.add_argument("--hint", action="store_true", help="the next hint")
@@ -115,7 +132,9 @@ def _check(exercise: Exercise, options: argparse.Namespace, screen: Screen, fold
         screen.line(f"There was no {file.name} yet; this checks the starter.")
     passed = _checked(exercise, options, screen, folder)
     later = [e for e in exercises() if e.number > exercise.number and folder.state(e) != "done"]
-    screen.verdict(exercise, passed, later[0] if later else None)
+    gain = certificate.gain(folder, exercise)
+    praise = gain.says if gain is not None and gain.tells else ""
+    screen.verdict(exercise, passed, later[0] if later else None, praise)
     return 0 if passed else 1
 
 

@@ -114,7 +114,8 @@ def _meant(task: Task, case: Case, fault: Fault, work: Work) -> Finding:
     """A mistake that the emulator found, with what it means in this exercise."""
     source = without_comments(work.path.read_text(encoding="utf-8", errors="replace"))
     looked = next((look.says for look in task.looks if look.seen(source)), "")
-    says = " ".join(filter(None, (looked, task.means.get(fault.kind, ""), fault.finding.says)))
+    told = (looked, task.means.get(fault.kind, ""), fault.finding.says)
+    says = "\n\n".join(filter(None, told))
     return replace(fault.finding, found=f"{case.what}: {fault.finding.found}", says=says)
 
 

@@ -16,7 +16,6 @@ from megafuse.learn.exercises.emulator.faults import Fault
 from megafuse.learn.exercises.emulator.run import Counted, Emulated, Request
 from megafuse.learn.pictures import access
 
-_LANGUAGE = {".py": "Python", ".h": "C++", ".cpp": "C++", ".cu": "CUDA"}
 _HEAD = """# The exercises
 
 Each is a file to change, checked at once: `megafuse learn NAME` shows the task, `megafuse learn
@@ -36,7 +35,7 @@ def text(exercises: Sequence[Exercise]) -> str:
 
 def _section(exercise: Exercise) -> str:
     head = f"## {exercise.number}. {exercise.title}\n\n{exercise.learn}\n"
-    named = f"`megafuse learn {exercise.name}`, {_LANGUAGE[exercise.starter.suffix]}\n"
+    named = f"`megafuse learn {exercise.name}`, {exercise.language}\n"
     parts = [head, named, f"```text\n{exercise.picture}\n```\n"]
     if exercise.starter.suffix == ".cu":
         parts.append(_drawn(exercise, "the starter", exercise.starter))

@@ -58,7 +58,7 @@ def _named(result: Tensor, known: Known, tolerance: float, says: str) -> str:
     for sentence, wrong in known:
         near = min(tolerance, _NEAR)
         if result.shape == wrong.shape and _values("", result, wrong, near, "").ok:
-            return f"{sentence} {says}"
+            return f"{sentence}\n\n{says}"
     return says
 
 
