@@ -12,7 +12,8 @@ from megafuse.learn import figures
 from megafuse.learn.exercises import catalog, certificate
 from megafuse.learn.exercises.emulator.run import Request
 from megafuse.learn.exercises.folder import Folder
-from megafuse.learn.pictures import access
+from megafuse.learn.figures import Point
+from megafuse.learn.pictures import access, rung, timeline
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -77,6 +78,31 @@ def test_pictures_of_accesses_fit(browser, tmp_path, width):
     assert shown.overflow() <= 0
     assert shown.page.locator("svg.figure line").count() == 32
     assert "16 sectors of 32 bytes, 25% of them used" in shown.text("figcaption")
+    shown.check()
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "dark"), (390, "light")])
+def test_pictures_of_a_ladder_fit(browser, tmp_path, width, theme):
+    points = [Point("naive", 0.75, 2e9), Point("coalesced", 0.75, 6e9), Point("fused", 1.5, 12e9)]
+    launches = {"naive": ["gelu", "scale"], "fused": ["gelu_scale"]}
+    path = tmp_path / "ladder.html"
+    drawn = [
+        rung.figure("gelu_scale/1_naive", "What waits"),
+        timeline.figure("Launches", "", launches),
+        figures.roofline("Under the roof", "", 14e9, 3e11, points, trail=True),
+    ]
+    figures.write(path, drawn, "A ladder")
+    shown = Shown(browser, path, width, theme)
+    assert shown.overflow() <= 0
+    assert "each load of a warp" in shown.text(".drawing")
+    boxes = shown.page.locator(".kernel").evaluate_all("all => all.map(e => e.getBBox().width)")
+    assert boxes[0] == pytest.approx(boxes[2], abs=1)
+    assert shown.page.locator(".move").count() == 2
+    colours = shown.page.locator(".move").evaluate_all(
+        "all => all.map(e => getComputedStyle(e).stroke)"
+    )
+    assert len(set(colours)) == 2
+    assert shown.all(".told li")[-1] == "3 fused: 1.5 per byte, 12 GFLOP/s, 57% of the roof"
     shown.check()
 
 

@@ -30,6 +30,7 @@ class Blank:
     slow: str = "Right, but its lanes touch too many sectors."
     above: str = ""
     mistakes: Mapping[str, str] = field(default_factory=dict)  # a pattern, and what it means
+    drawn: str = "x"  # the array whose load has a picture
 
 
 # ---- gelu, then scale
@@ -232,6 +233,7 @@ NAIVE_PRODUCT = Blank(
     _linear,
     40.0,
     "",
+    drawn="weight",
 )
 PRODUCT = Blank(
     "linear_relu/2_tiled",

@@ -84,7 +84,7 @@ def run(tour: Tour) -> None:
         screen.say(product.mistake(*(ratios[rung.name] for rung in rungs)))
     else:
         screen.say(product.product_by_hand(shares[rungs[0].name]))
-    typed.fill_in(tour, [blanks.PRODUCT], "linear_relu")
+    typed.fill_in(tour, [blanks.PRODUCT], "linear_relu", first=2)
     _under_the_roof(tour, rungs, taken, flops, x, weight, bias)
     own = max((ratios[rung.name] for rung in rungs[:-1]), key=lambda ratio: ratio.median)
     screen.say(product.advice(own))

@@ -31,16 +31,18 @@ _LIMIT = 30.0  # seconds
 _GAP = "________________"
 
 
-def fill_in(tour: Tour, blanks: Sequence[Blank], op: str) -> None:
-    """Each rung's line, in order: typed, or shown. The op itself comes last, drawn alone."""
+def fill_in(tour: Tour, blanks: Sequence[Blank], op: str, first: int = 1) -> None:
+    """Each rung's line, in order: typed, or shown. The op itself comes last, drawn alone. `first`
+    is the number of the first rung."""
     screen = tour.screen
+    rungs = "each rung" if len(blanks) > 1 else "the next rung"
     screen.say(
-        "A line of each rung's CUDA source is yours to write. It is tried at once, on an emulator "
+        f"A line of {rungs}'s CUDA source is yours to write. It is tried at once, on an emulator "
         "that watches every access; Enter fills it in, and ? gives the idea again."
         if screen.asks
-        else "The line that makes each rung, from its CUDA source:"
+        else f"The line that makes {rungs}, from its CUDA source:"
     )
-    for number, blank in enumerate(blanks, 1):
+    for number, blank in enumerate(blanks, first):
         if screen.asks and cpp.find() is not None:
             _one(tour, number, blank)
         else:
@@ -48,7 +50,7 @@ def fill_in(tour: Tour, blanks: Sequence[Blank], op: str) -> None:
             screen.code([blank.line])
         picture(tour, blank)
     drawing = rung.shipped(op)
-    screen.say(f"{len(blanks) + 1}  megafuse.{op}, the op itself:")
+    screen.say(f"{first + len(blanks)}  megafuse.{op}, the op itself:")
     screen.drawing(rung.text(drawing).splitlines())
     tour.draw(lambda: rung.figure(drawing, f"Rung by rung: megafuse.{op}"))
 
@@ -131,7 +133,7 @@ def run(blank: Blank, arrays: dict[str, Any], line: str) -> Counted:
 
 
 def picture(tour: Tour, blank: Blank) -> None:
-    """What moves, is reused and waits; and which thread touches what with the rung's load of x: in
+    """What moves, is reused and waits; and which thread touches what with the rung's load: in
     the terminal, and for the page."""
     tour.screen.drawing(rung.text(blank.file).splitlines())
     title = f"Rung by rung: {blank.file}"
@@ -144,9 +146,9 @@ def picture(tour: Tour, blank: Blank) -> None:
 
 
 def load(blank: Blank) -> Request:
-    """The first request of x by the first warp, of the source as it is."""
+    """The first request of what is drawn by the first warp, of the source as it is."""
     counted = run(blank, blank.arrays(), blank.line)
-    return next(r for r in counted.requests if r.array == "x" and not r.writes)
+    return next(r for r in counted.requests if r.array == blank.drawn and not r.writes)
 
 
 def apart(call: Callable[[], Finding], limit: float) -> Finding | None:
