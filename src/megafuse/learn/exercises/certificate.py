@@ -176,7 +176,7 @@ def _table(all_of_them: Sequence[Done]) -> str:
     rows = "".join(_row(each) for each in all_of_them)
     return (
         '<section id="exercises" data-short="Exercises"><h2>Exercise by exercise</h2>\n'
-        '<div class="cells"><table><thead><tr><th>exercise</th><th></th><th>first</th>'
+        '<div class="cells"><table><thead><tr><th></th><th>exercise</th><th>first</th>'
         f"<th>best</th></tr></thead><tbody>\n{rows}</tbody></table></div></section>\n"
     )
 
@@ -185,10 +185,16 @@ def _row(each: Done) -> str:
     first = best = ""
     if each.gain is not None:
         first, best = each.gain.shown(each.gain.first), each.gain.shown(each.gain.best)
-    mark = {"done": "solved", "open": "begun", "new": ""}[each.state]
-    cells = (f"{each.exercise.number}. {each.exercise.title}", mark, first, best)
+    mark = {
+        "done": '<span role="img" aria-label="solved">✓</span>',
+        "open": '<span role="img" aria-label="begun">…</span>',
+        "new": "",
+    }[each.state]
+    cells = (f"{each.exercise.number}. {each.exercise.title}", first, best)
     return (
-        f'<tr class="{each.state}">' + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>\n"
+        f'<tr class="{each.state}"><td>{mark}</td>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        + "</tr>\n"
     )
 
 
@@ -213,7 +219,10 @@ _STYLE = """
 .cells table { border-collapse: collapse; font-size: 0.92rem; min-width: 100%; }
 .cells th, .cells td { text-align: left; padding: 0.3rem 1rem 0.3rem 0.2rem;
     border-bottom: 1px solid var(--line); }
+.cells th:first-child, .cells td:first-child { width: 1.4rem; padding-right: 0.3rem; }
+.cells th:nth-child(n + 3), .cells td:nth-child(n + 3) { text-align: right; padding-right: 0.2rem; }
 tr.new td { color: var(--soft); }
+tr.done td:first-child { color: var(--accent); font-weight: 700; }
 details { border-bottom: 1px solid var(--line); padding: 0.5rem 0; }
 summary { cursor: pointer; font-weight: 600; }
 pre { font: 0.8rem/1.35 var(--mono); overflow-x: auto; padding: 0.6rem 0.8rem; border-radius: 8px;
