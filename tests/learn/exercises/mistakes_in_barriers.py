@@ -23,7 +23,7 @@ MISTAKES: Mistakes = {
             "if (threadIdx.x == 0) {\n    __thread",
             "{\n    __thread",
             "no races",
-            "Every thread of a block adds to the counter",
+            "every thread of a block adds to the counter",
         ),
         "a plain look": (
             "while (atomicAdd(arrived, 0u) <",

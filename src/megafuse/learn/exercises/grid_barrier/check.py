@@ -47,22 +47,26 @@ _PLAIN = (
 _GOAL = "The goal is gridDim.x arrivals, one for each block: thread 0 counts, the others do not."
 _OUTSIDE = "Both __syncthreads() are for all threads: they stand outside of the if."
 
-_BODY = r"grid_barrier\(Counter[^)]*\)\s*\{"
+
+def _body(source: str) -> str:
+    """Of the function grid_barrier."""
+    begun = re.search(r"grid_barrier\(\s*Counter[^)]*\)\s*\{", source)
+    return re.split(r"\n\}", source[begun.end() :])[0] if begun else ""
+
+
 _LOOKS = (
-    Look.having(
-        _BODY + r"\s*\}",
-        "The function grid_barrier is still empty.",
-    ),
+    Look(lambda source: not _body(source).strip(), "The function grid_barrier is still empty."),
     Look.without(
         r"__threadfence\s*\(",
         "There is no __threadfence(): the mark may arrive before what the block wrote.",
     ),
-    Look.without(
-        r"threadIdx\.x\s*==\s*0|!\s*threadIdx\.x|threadIdx\.x\s*<\s*1",
-        "Every thread of a block adds to the counter, so that one block counts as 64.",
+    Look(
+        lambda source: re.search(r"\bif\b", _body(source)) is None,
+        "There is no `if` in grid_barrier: every thread of a block adds to the counter, and one "
+        "block counts as 64.",
     ),
     Look.having(
-        r"<\s*gridDim\.x\s*-\s*1",
+        r"while\s*\([^;{]*<\s*gridDim\.x\s*-\s*1",
         "It waits for gridDim.x - 1 arrivals: one block too few.",
     ),
     Look.having(
@@ -70,7 +74,7 @@ _LOOKS = (
         "The loop looks at *arrived, a plain variable.",
     ),
     Look(
-        lambda source: re.split(r"\n\}", re.split(_BODY, source)[-1])[0].count("__syncthreads") < 2,
+        lambda source: _body(source).count("__syncthreads") < 2,
         "There are not two __syncthreads() in grid_barrier: one before thread 0 counts, one after "
         "it has seen all the others.",
     ),
