@@ -49,6 +49,11 @@ def run(tour: Tour) -> None:
     else:
         tour.screen.say(plain.WHY)
         rungs = plain.gelu_scale()
+    if chain is not GELU:
+        tour.screen.say(
+            f"First the same rungs in CUDA, where the chain is {GELU.written}; then {chain.written} "
+            "is climbed here."
+        )
     typed.fill_in(tour, blanks.POINTWISE, "gelu_scale")
     climbed = climb(tour, rungs, chain.ladder.exact(*arguments), *arguments)
     for sentence in verdicts.steps(climbed):
