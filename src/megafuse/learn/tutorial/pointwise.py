@@ -51,8 +51,8 @@ def run(tour: Tour) -> None:
         rungs = plain.gelu_scale()
     if chain is not GELU:
         tour.screen.say(
-            f"First the same rungs in CUDA, where the chain is {GELU.written}; then {chain.written} "
-            "is climbed here."
+            f"First the same rungs in CUDA, for {GELU.written}; then {chain.written} is climbed "
+            "here."
         )
     typed.fill_in(tour, blanks.POINTWISE, "gelu_scale")
     climbed = climb(tour, rungs, chain.ladder.exact(*arguments), *arguments)
