@@ -12,7 +12,7 @@ import pytest
 from megafuse import cli
 from megafuse.bench import roof
 from megafuse.bench.result import Roofs
-from megafuse.learn.exercises import catalog, certificate, handbook
+from megafuse.learn.exercises import catalog, certificate, climbed, handbook
 from megafuse.learn.exercises.findings import Finding, Run
 from megafuse.learn.exercises.folder import Folder
 from megafuse.runtime import cpp
@@ -108,6 +108,20 @@ def test_roofline_of_the_tries(folder, tmp_path):
     assert "came from a cache" not in text
 
 
+def test_cuda_kernels_that_were_counted(tmp_path):
+    """stage must move 16 bytes for each of 2,048 pixels."""
+    made = Folder(tmp_path / "megafuse-exercises")
+    assert climbed.counted(catalog.exercises(), made) is None
+    solved(made, "stage", (81920.0, climbed.ASKED), (32768.0, climbed.ASKED))
+    solved(made, "walk", (1.0, climbed.ASKED))  # is no CUDA exercise
+    drawn = climbed.counted(catalog.exercises(), made)
+    assert "11 Fetch for each other 40%, then 100%" in drawn.svg
+    assert drawn.svg.count('class="fill"') == 1
+    page = tmp_path / "page.html"
+    certificate.write(page, catalog.exercises(), made)
+    assert "How near the roof your CUDA kernels may come" in page.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     "odd", [{"seconds": 0}, {"bytes_moved": "many"}, {"operations": -1}, {"what": 1}]
 )
@@ -158,9 +172,15 @@ def test_command(tmp_path, monkeypatch, capsys):
 def test_odd_progress_does_no_harm(folder):
     path = folder.path / "progress.json"
     known = json.loads(path.read_text())
-    known["numbers"] = {"walk": {"s": 3}, "stage": [1]}
+    known["numbers"] = {
+        "walk": {"s": 3},
+        "stage": [1],
+        "functor": {"s": {"first": "x", "best": None}},
+        "warp_sum": {climbed.ASKED: {"first": 0, "best": 0}},
+    }
     path.write_text(json.dumps(known))
     assert "23 exercises" in certificate.page(certificate.done(catalog.exercises(), folder))
+    assert climbed.counted(catalog.exercises(), folder) is None
 
 
 @pytest.mark.slow

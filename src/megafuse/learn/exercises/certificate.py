@@ -94,7 +94,8 @@ def write(
         for device, roof in (roofs or {}).items()
         if (tries := climbed.tries(exercises, folder, device))
     ]
-    save(page(done(exercises, folder), name, drawn), path)
+    asked = climbed.counted(exercises, folder)
+    save(page(done(exercises, folder), name, [*drawn, *([asked] if asked else [])]), path)
 
 
 def page(all_of_them: Sequence[Done], name: str = "", rooflines: Sequence[Figure] = ()) -> str:
@@ -215,6 +216,7 @@ _SCRIPT = "\nbuildContents();\nbuildTheme();\n"
 _STYLE = """
 .headline { font-size: clamp(1.8rem, 1.2rem + 3.5vw, 3.4rem); line-height: 1.1; font-weight: 700;
     letter-spacing: -0.02em; color: var(--accent); margin: 0 0 0.4rem; text-wrap: balance; }
+figure.panel + figure.panel { margin-top: 1.2rem; }
 .cells { overflow-x: auto; }
 .cells table { border-collapse: collapse; font-size: 0.92rem; min-width: 100%; }
 .cells th, .cells td { text-align: left; padding: 0.3rem 1rem 0.3rem 0.2rem;

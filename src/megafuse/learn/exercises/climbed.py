@@ -10,9 +10,10 @@ from megafuse.learn import figures
 from megafuse.learn.exercises.catalog import Exercise
 from megafuse.learn.exercises.findings import Run
 from megafuse.learn.exercises.folder import Folder
-from megafuse.learn.figures import Figure, Point
+from megafuse.learn.figures import Bar, Figure, Point
 
 DEVICES = {"cpu": "your CPU", "cuda": "your GPU"}
+ASKED = "bytes asked for"  # the unit of what the emulator counts
 Tries = Mapping[Exercise, tuple[Run, Run]]  # first and best
 
 
@@ -20,6 +21,36 @@ def tries(exercises: Sequence[Exercise], folder: Folder, device: str) -> Tries:
     """Of each exercise that was timed on this device."""
     found = {exercise: folder.runs(exercise, device) for exercise in exercises}
     return {exercise: runs for exercise, runs in found.items() if runs is not None}
+
+
+def counted(exercises: Sequence[Exercise], folder: Folder) -> Figure | None:
+    """CUDA kernels by what they ask for: the share of the roof that their bytes leave at most."""
+    bars = []
+    for exercise in exercises:
+        asked = folder.numbers(exercise).get(ASKED, {})
+        if exercise.starter.suffix == ".cu" and asked.get("first", 0) >= asked.get("best", 0) > 0:
+            first, best = (min(_least(exercise) / asked[k], 1.0) for k in ("first", "best"))
+            told = f"{first:.0%}, then {best:.0%}" if best > first else f"{best:.0%}"
+            bars.append(Bar(f"{exercise.number} {exercise.title}", 100 * best, told))
+    if not bars:
+        return None
+    return figures.bars(
+        "How near the roof your CUDA kernels may come",
+        "At most, by what they asked for on the emulator: the bytes that must move over those that "
+        "the kernel asks for, at your first try and at your best. On a GPU its caches hold some of "
+        "them.",
+        bars,
+        "%",
+        roof=100.0,
+    )
+
+
+def _least(exercise: Exercise) -> int:
+    """The bytes that must move in the case that is counted."""
+    from megafuse.learn.exercises.cuda import task  # imports the check, and torch
+
+    made = task(exercise)
+    return made.least(made.cases[-1].size)
 
 
 def figure(made: Tries, device: str, roofs: Roofs) -> Figure:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 
 import torch
 from torch import Tensor
 
 from megafuse.learn.exercises import gpu, roof, tensors
+from megafuse.learn.exercises.catalog import Exercise
+from megafuse.learn.exercises.climbed import ASKED
 from megafuse.learn.exercises.emulator.faults import Fault, Kind
 from megafuse.learn.exercises.emulator.run import Counted, Emulated, Kernel, Launch
 from megafuse.learn.exercises.emulator.source import without_comments
@@ -24,7 +27,7 @@ from megafuse.learn.pictures import access
 from megafuse.runtime import nvrtc
 from megafuse.runtime.cpp import CompileError
 
-__all__ = ["Arrays", "Case", "Kernel", "Launch", "Size", "Task", "check"]
+__all__ = ["Arrays", "Case", "Kernel", "Launch", "Look", "Size", "Task", "check", "task"]
 
 Size = tuple[int, ...]
 Arrays = dict[str, Tensor]
@@ -81,6 +84,12 @@ class Task:
     looks: tuple[Look, ...] = ()  # the first that fits comes before what a mistake means
     # What typical mistakes compute: the array, the sentence that names it, its result in float64.
     known: Callable[[Arrays], Iterator[tuple[str, str, Tensor]]] = lambda arrays: iter(())
+
+
+def task(exercise: Exercise) -> Task:
+    """That of a CUDA exercise."""
+    made: Task = import_module(f"{__package__}.{exercise.name}.check").TASK
+    return made
 
 
 def check(task: Task, work: Work) -> Iterator[Finding]:
@@ -227,7 +236,7 @@ def moved(least: Callable[[Size], int], says: str, spare: float = 1.1) -> Limit:
         line, each = counted.worst("sectors", "requests")
         found = f"{counted.bytes_moved:,} asked for, goal {goal:,}"
         found += f"; at most {each:.0f} sectors a request, in line {line}"
-        return _judged("bytes moved", ok, found, says, counted.bytes_moved, "bytes asked for")
+        return _judged("bytes moved", ok, found, says, counted.bytes_moved, ASKED)
 
     return limit
 

@@ -80,7 +80,12 @@ class Folder:
 
     def numbers(self, exercise: Exercise) -> dict[str, dict[str, float]]:
         """What remember_numbers kept, by unit."""
-        return _dicts(self._remembered("numbers").get(exercise.name))
+        found = _dicts(self._remembered("numbers").get(exercise.name))
+        return {
+            unit: each
+            for unit, each in found.items()
+            if all(isinstance(number, int | float) for number in each.values())
+        }
 
     def runs(self, exercise: Exercise, device: str) -> tuple[Run, Run] | None:
         """The first run on this device, and the best that passed."""

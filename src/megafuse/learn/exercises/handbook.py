@@ -7,11 +7,10 @@ warp's lanes really touched where starter and solution ask for most in vain: a r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from megafuse.learn.exercises.catalog import Exercise
-from megafuse.learn.exercises.cuda import Task
+from megafuse.learn.exercises.cuda import task
 from megafuse.learn.exercises.emulator.faults import Fault
 from megafuse.learn.exercises.emulator.run import Counted, Emulated, Request
 from megafuse.learn.pictures import access
@@ -61,9 +60,9 @@ def _drawn(exercise: Exercise, whose: str, path: Path) -> str:
 
 def counted(exercise: Exercise, path: Path) -> Counted:
     """The last case of the exercise, on the emulator."""
-    task: Task = import_module(f"{__package__}.{exercise.name}.check").TASK
-    size = task.cases[-1].size
-    return Emulated(path, task.kernel).run(task.make(size, "cpu"), task.launch(size))
+    made = task(exercise)
+    size = made.cases[-1].size
+    return Emulated(path, made.kernel).run(made.make(size, "cpu"), made.launch(size))
 
 
 def worst(run: Counted) -> Request:

@@ -171,11 +171,10 @@ def _lead(x: int, y: int) -> str:
 
 
 def _aside(at: _Place, taken: Sequence[_Place]) -> tuple[int, int]:
-    """Steps across and down to the nearest room for a disc, within the plot."""
-    reach = range(-4, 5)
-    for across, down in sorted(
-        itertools.product(reach, reach), key=lambda s: s[0] ** 2 + s[1] ** 2
-    ):
+    """Steps across and down to the nearest room for a disc, within the plot; rather across: what
+    is told of a kernel is how high it stands."""
+    steps = itertools.product(range(-4, 5), repeat=2)
+    for across, down in sorted(steps, key=lambda step: step[0] ** 2 + 5 * step[1] ** 2):
         x, y = at[0] + across * _NEAR[0], at[1] + down * _NEAR[1]
         free = all(abs(x - a) > _NEAR[0] - 0.01 or abs(y - b) > _NEAR[1] - 0.1 for a, b in taken)
         if free and inset(0) <= x <= inset(1) and _TOP <= y <= _TOP + _PLOT:
