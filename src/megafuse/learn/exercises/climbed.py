@@ -28,7 +28,7 @@ def counted(exercises: Sequence[Exercise], folder: Folder) -> Figure | None:
     bars = []
     for exercise in exercises:
         asked = folder.numbers(exercise).get(ASKED, {})
-        if exercise.starter.suffix == ".cu" and asked.get("first", 0) >= asked.get("best", 0) > 0:
+        if exercise.starter.suffix == ".cu" and min(asked.get(k, 0) for k in ("first", "best")) > 0:
             first, best = (min(_least(exercise) / asked[k], 1.0) for k in ("first", "best"))
             told = f"{first:.0%}, then {best:.0%}" if best > first else f"{best:.0%}"
             bars.append(Bar(f"{exercise.number} {exercise.title}", 100 * best, told))
