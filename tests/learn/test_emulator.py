@@ -218,7 +218,7 @@ def test_a_picture_shows_what_was_touched(run):
     counted, _ = run("if (t < 32)\n out[t] = x[4 * t];")
     reads = next(r for r in counted.requests if not r.writes)
     drawn = access.text(reads)
-    assert "line 4 reads x: 128 bytes wanted, 16 sectors of 32 fetched, 25% used" in drawn
+    assert "line 4 reads x: 128 bytes wanted, 512 fetched (16 sectors), 25% used" in drawn
     assert "█···█··· █···█···" in drawn
     assert max(map(len, drawn.splitlines())) <= 80
     assert access.figure(reads, "x").svg.count("<line") == 32

@@ -45,6 +45,14 @@ EXTREMES = {
     "far points": lambda: figures.roofline(
         "t", "", 3.9e12, 5e13, [Point("a", 1e-5, 1e3), *[Point(LONG, 1e5, 4e13)] * 3]
     ),
+    "many that moved": lambda: figures.roofline(
+        *("t", "", 1e10, 1e11),
+        [
+            Point(LONG, 0.3 + i / 40, 1e9 * (1 + i / 9), i, Point("", 0.1, 1e8))
+            for i in range(1, 16)
+        ],
+        one_thread=5e9,
+    ),
 }
 
 
@@ -70,7 +78,7 @@ def test_well_formed_and_nothing_but_drawing(label):
 def test_labels_are_escaped_and_shown():
     for figure in every_kind(HOSTILE):
         assert "<script" not in figure.svg
-        shown = " ".join(t.text or "" for t in shapes(figure.svg, "text"))
+        shown = " ".join([*(t.text or "" for t in shapes(figure.svg, "text")), *figure.legend])
         assert "<script>alert('&')" in shown
 
 
@@ -155,7 +163,33 @@ def test_a_point_on_the_roof_is_on_the_line():
     disc = next(e for e in shapes(svg, "svg") if e.get("x"))
     assert (disc.get("x"), disc.get("y")) == (slope.get("x2"), slope.get("y2"))
     assert flat.get("y1") == flat.get("y2")
-    assert "100% of the roof" in " ".join(t.text for t in shapes(svg, "text"))
+    assert "100% of the roof" in ElementTree.fromstring(svg).get("aria-label")
+
+
+def test_a_trail_leads_from_rung_to_rung():
+    points = [Point("naive", 0.5, 1e9), Point("coalesced", 0.5, 4e9), Point("fused", 1.0, 8e9)]
+    figure = figures.roofline("t", "", 1e10, 1e12, points, trail=True)
+    moves = [e for e in shapes(figure.svg, "line") if e.get("class") == "move"]
+    discs = [(e.get("x"), e.get("y")) for e in shapes(figure.svg, "svg") if e.get("x")]
+    assert [(m.get("x1"), m.get("y1")) for m in moves] == discs[:-1]
+    assert [(m.get("x2"), m.get("y2")) for m in moves] == discs[1:]
+    assert float(moves[0].get("y2")) < float(moves[0].get("y1"))  # faster is up
+    alone = figures.roofline("t", "", 1e10, 1e12, points)
+    assert 'class="move"' not in alone.svg
+
+
+def test_a_point_that_moved_has_its_first_place():
+    before = Point("walk", 0.01, 1e8)
+    point = Point("walk", 0.1, 9e8, number=3, before=before, bandwidth=1e10)
+    figure = figures.roofline("t", "", 4e10, 1e12, [point], one_thread=1e10)
+    (first,) = [e for e in shapes(figure.svg, "circle") if e.get("class") == "first"]
+    (move,) = [e for e in shapes(figure.svg, "line") if e.get("class") == "move"]
+    assert (first.get("cx"), first.get("cy")) == (move.get("x1"), move.get("y1"))
+    assert "3" in [t.text for t in shapes(figure.svg, "text")]
+    told = "3 walk: 9× as fast, 10× the operations per byte; now 90% of the roof"
+    assert figure.legend[-1] == told
+    assert told in ElementTree.fromstring(figure.svg).get("aria-label")
+    assert "Dashed: a copy in one thread, 10 GB/s." in figure.legend
 
 
 # ---- what cannot be drawn

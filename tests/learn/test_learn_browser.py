@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 from browser import Shown, started
-from test_certificate import solved
+from test_certificate import BEST, FIRST, ROOFS, solved, timed
 
 from megafuse.learn import figures
 from megafuse.learn.exercises import catalog, certificate
 from megafuse.learn.exercises.emulator.run import Request
 from megafuse.learn.exercises.folder import Folder
-from megafuse.learn.pictures import access
+from megafuse.learn.figures import Point
+from megafuse.learn.pictures import access, rung, timeline
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,8 +32,10 @@ def page(tmp_path):
     solved(folder, "walk", (0.107, "s"), (0.00114, "s"))
     solved(folder, "stage", (81920, "bytes asked for"), (32768, "bytes asked for"))
     solved(folder, "megakernel", (112640, "bytes asked for"), (41984, "bytes asked for"))
+    for name in ("walk", "functor", "fuse_chain", "cut_a_pass"):
+        timed(folder, name, FIRST, BEST)
     path = tmp_path / "certificate.html"
-    certificate.write(path, catalog.exercises(), folder, "Ada")
+    certificate.write(path, catalog.exercises(), folder, "Ada", {"cpu": ROOFS})
     return path
 
 
@@ -46,6 +49,14 @@ def test_certificate(browser, page, width, theme):
     assert len(shown.all("#exercises tr.done")) == 3
     bars = shown.page.locator("#gains .fill").evaluate_all("all => all.map(e => e.getBBox().width)")
     assert max(bars) / min(bars) > 30
+    told = shown.all("#roof .told li")
+    assert "3 Walk along the rows: 25.6× as fast" in " ".join(told)
+    # Four exercises stand in the same place: their numbers stand side by side, inside the plot.
+    boxes = shown.page.locator("#roof .mark").evaluate_all(
+        "all => all.map(e => e.getBoundingClientRect()).map(b => [b.left, b.top, b.right])"
+    )
+    assert len({(round(left / 10), round(top / 10)) for left, top, _ in boxes}) == 4
+    assert max(right for *_, right in boxes) <= width
     for summary in shown.page.locator("#pictures summary").all():
         summary.click()
     assert shown.overflow() <= 0
@@ -67,6 +78,31 @@ def test_pictures_of_accesses_fit(browser, tmp_path, width):
     assert shown.overflow() <= 0
     assert shown.page.locator("svg.figure line").count() == 32
     assert "16 sectors of 32 bytes, 25% of them used" in shown.text("figcaption")
+    shown.check()
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "dark"), (390, "light")])
+def test_pictures_of_a_ladder_fit(browser, tmp_path, width, theme):
+    points = [Point("naive", 0.75, 2e9), Point("coalesced", 0.75, 6e9), Point("fused", 1.5, 12e9)]
+    launches = {"naive": ["gelu", "scale"], "fused": ["gelu_scale"]}
+    path = tmp_path / "ladder.html"
+    drawn = [
+        rung.figure("gelu_scale/1_naive", "What waits"),
+        timeline.figure("Launches", "", launches),
+        figures.roofline("Under the roof", "", 14e9, 3e11, points, trail=True),
+    ]
+    figures.write(path, drawn, "A ladder")
+    shown = Shown(browser, path, width, theme)
+    assert shown.overflow() <= 0
+    assert "each load of a warp" in shown.text(".drawing")
+    boxes = shown.page.locator(".kernel").evaluate_all("all => all.map(e => e.getBBox().width)")
+    assert boxes[0] == pytest.approx(boxes[2], abs=1)
+    assert shown.page.locator(".move").count() == 2
+    colours = shown.page.locator(".move").evaluate_all(
+        "all => all.map(e => getComputedStyle(e).stroke)"
+    )
+    assert len(set(colours)) == 2
+    assert shown.all(".told li")[-1] == "3 fused: 1.5 per byte, 12 GFLOP/s, 57% of the roof"
     shown.check()
 
 

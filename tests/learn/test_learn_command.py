@@ -11,6 +11,7 @@ import torch
 
 from megafuse import cli
 from megafuse.learn.exercises import catalog, runner
+from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.folder import Folder
 from megafuse.runtime import cpp
 
@@ -33,7 +34,7 @@ def test_list(learner, capsys):
     assert max(map(len, printed.splitlines())) <= 80
     for exercise in EXERCISES.values():
         assert f"{exercise.number:2}  {exercise.name}" in printed
-        assert exercise.title in printed
+        assert f"{exercise.language:<6} {exercise.title}" in printed
     assert "0 of 23 done. Begin: `megafuse learn count_bytes`." in printed
 
 
@@ -151,12 +152,31 @@ def test_check_as_a_person_runs_it(tmp_path):
     assert "Not yet. megafuse learn count_bytes --hint" in ran.stdout
 
 
-def test_help_names_the_options(capsys):
+def test_help_names_the_options(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
         cli.main(["learn", "--help"])
     printed = capsys.readouterr().out
     for option in ("--check", "--hint", "--solution", "--restart", "--device", "--folder"):
         assert option in printed
+    assert "megafuse learn walk --check" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("tries", "said"),
+    [((0.107, 0.00114), "Solved, 94× as fast as your first try."), ((1.1, 1.0), "Solved.\n")],
+)
+def test_a_gain_is_told_when_it_is_made(learner, capsys, monkeypatch, tries, said):
+    reports = [
+        runner.Report([Finding("of the roof", ok, "", number=seconds, unit="s")])
+        for ok, seconds in zip((False, True), tries, strict=True)
+    ]
+    monkeypatch.setattr(runner, "check", lambda *_: reports.pop(0))
+    assert cli.main(["learn", "walk", "--check"]) == 1
+    assert "Not yet." in capsys.readouterr().out
+    assert cli.main(["learn", "walk", "--check"]) == 0
+    assert said in capsys.readouterr().out
 
 
 def test_cpp_exercises_say_what_is_missing(monkeypatch, capsys, tmp_path):

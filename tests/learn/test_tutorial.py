@@ -116,9 +116,12 @@ def test_each_step_on_the_gpu(number, capsys):
 def test_page(tmp_path, capsys):
     page = tmp_path / "page.html"
     assert command.main([*QUICK, "--step", "4", "--html", str(page)]) == 0
-    assert "6 figures in" in joined(capsys.readouterr().out)
+    assert "8 figures in" in joined(capsys.readouterr().out)
     text = page.read_text(encoding="utf-8")
-    assert text.count("<svg") >= 2
+    assert text.count("<svg") >= 7
+    assert text.count('class="drawing"') == 5  # what each rung reuses, and what waits
+    assert "Launches, rung by rung" in text
+    assert text.count('class="move"') >= 3  # under the roof, from rung to rung
     for rung in LADDERS["gelu_scale"].rungs[:-1]:
         assert rung.name in text
 

@@ -139,25 +139,27 @@ def typing(monkeypatch):
 
 def test_a_reader_who_types(typing, capsys):
     blank = BLANKS["gelu_scale/2_coalesced"]
-    typed.fill_in(typing("?", "for (long long i = thread; i < n; ++i)", blank.line), [blank])
+    typed.fill_in(
+        typing("?", "for (long long i = thread; i < n; ++i)", blank.line), [blank], "gelu_scale"
+    )
     said = " ".join(capsys.readouterr().out.split())
     assert "________" in said
     assert "Thread t takes floats t, t + threads" in said
     assert "Not yet" in said
     assert "A step of 1" in said
     assert "Right." in said
-    assert "4 sectors of 32 fetched, 100% used" in said
+    assert "128 fetched (4 sectors), 100% used" in said
 
 
 def test_a_reader_who_wants_it_filled_in(typing, capsys):
     blank = BLANKS["gelu_scale/2_coalesced"]
-    typed.fill_in(typing(""), [blank])
+    typed.fill_in(typing(""), [blank], "gelu_scale")
     assert f"It is:\n\n  {blank.line}" in capsys.readouterr().out
 
 
 def test_without_a_reader_nothing_is_asked(capsys, monkeypatch):
     monkeypatch.setattr("builtins.input", None)
-    typed.fill_in(Tour(Screen(pause=False), "cpu", quick=True), blanks.POINTWISE[:1])
+    typed.fill_in(Tour(Screen(pause=False), "cpu", quick=True), blanks.POINTWISE[:1], "gelu_scale")
     out = capsys.readouterr().out
     assert blanks.POINTWISE[0].line in out
     assert max(map(len, out.splitlines())) <= 80

@@ -22,7 +22,7 @@ from typing import Protocol
 from megafuse.bench.report.frame import framed, part, save
 from megafuse.bench.result import NotAResult, Result, read
 
-__all__ = ["Figure", "add_arguments", "page", "run", "save", "write"]
+__all__ = ["Figure", "add_arguments", "page", "panel", "run", "save", "write"]
 
 # One script in the page: what is shared first, then a file for each part, the page itself last.
 _SCRIPTS = (
@@ -75,6 +75,8 @@ class Figure(Protocol):
     def caption(self) -> str: ...
     @property
     def svg(self) -> str: ...
+    @property
+    def legend(self) -> Sequence[str]: ...
 
 
 def page(
@@ -112,15 +114,21 @@ def _section(figures: Sequence[Figure], heading: str | None) -> str:
     """The figures in panels; no heading where the page has it already."""
     title = f'<h2 id="figures-title">{escape(heading)}</h2>\n' if heading else ""
     named = 'aria-labelledby="figures-title"' if heading else 'aria-label="Figures"'
-    panels = "\n".join(
-        f'<figure class="panel"><h3>{escape(figure.title)}</h3>\n{figure.svg}\n'
-        + (f"<figcaption>{escape(figure.caption)}</figcaption>" if figure.caption else "")
-        + "</figure>"
-        for figure in figures
-    )
+    panels = "\n".join(map(panel, figures))
     return (
         f'<section id="figures" data-short="Figures" {named}>\n{title}'
         f'<div class="panels">\n{panels}\n</div>\n</section>\n'
+    )
+
+
+def panel(figure: Figure) -> str:
+    """A picture with its title, its legend and its caption."""
+    legend = "".join(f"<li>{escape(line)}</li>" for line in figure.legend)
+    return (
+        f'<figure class="panel"><h3>{escape(figure.title)}</h3>\n{figure.svg}\n'
+        + (f'<ul class="told">{legend}</ul>' if legend else "")
+        + (f"<figcaption>{escape(figure.caption)}</figcaption>" if figure.caption else "")
+        + "</figure>"
     )
 
 

@@ -11,6 +11,7 @@ One folder is one exercise, and nothing else lists it:
 
     command.py        the command; folder.py the learner's files and progress; screen.py the words
     certificate.py    what the learner has done, as a page
+    climbed.py        their tries under this machine's roof
     cuda.py           how CUDA exercises are checked, on the emulator of emulator/
     runner.py         starts child.py, which runs the learner's code: it may hang or crash there
 

@@ -55,6 +55,10 @@ class Exercise:
         return f"{self.name}{self.starter.suffix}"
 
     @property
+    def language(self) -> str:
+        return {".py": "Python", ".cu": "CUDA"}.get(self.starter.suffix, "C++")
+
+    @property
     def is_python(self) -> bool:
         return self.starter.suffix == ".py"
 

@@ -8,16 +8,34 @@ import sys
 import textwrap
 from pathlib import Path
 
-from megafuse.learn.exercises import catalog, certificate, runner
+from megafuse.bench.result import Roofs
+from megafuse.learn.exercises import catalog, certificate, climbed, runner
 from megafuse.learn.exercises.catalog import Exercise, exercises
 from megafuse.learn.exercises.findings import Refused
 from megafuse.learn.exercises.folder import NAME, Folder
 from megafuse.learn.exercises.screen import Screen
 
+_EXAMPLES = """in this order:
+  megafuse learn                  the exercises, and which are done
+  megafuse learn walk             one of them: the task, and where your file is
+  megafuse learn walk --check     what is wrong with your file, and why
+  megafuse learn walk --hint      a push; again for the next one
+  megafuse learn walk --solution  ours, compared with your file
+  megafuse learn --certificate    how far you came, in numbers, as a page
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `megafuse learn`."""
-    parser.add_argument("exercise", nargs="?", metavar="NAME|N", help="default: list them all")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = "Exercises, checked as you solve them; none needs a GPU."
+    parser.epilog = _EXAMPLES
+    parser.add_argument(
+        "exercise",
+        nargs="?",
+        metavar="NAME|N",
+        help="an exercise, by name or number; default: list them all",
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="check it; without NAME, check all")
     what.add_argument("--hint", action="store_true", help="the next hint")
@@ -66,10 +84,27 @@ def _run(options: argparse.Namespace, screen: Screen, folder: Folder) -> int:
 
 
 def _certificate(page: Path, name: str, screen: Screen, folder: Folder) -> int:
-    certificate.write(page, exercises(), folder, name)
+    certificate.write(page, exercises(), folder, name, _roofs(screen, folder))
     solved = sum(folder.state(exercise) == "done" for exercise in exercises())
     screen.line(f"{solved} of {len(exercises())} solved: {page}")
     return 0
+
+
+def _roofs(screen: Screen, folder: Folder) -> dict[str, Roofs]:
+    """Of each device that is here and that something was timed on; measured once a machine."""
+    if not any(climbed.tries(exercises(), folder, device) for device in climbed.DEVICES):
+        return {}
+    import torch
+
+    from megafuse.bench import roof
+
+    here = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    with screen.working("measuring what this machine can do at best, once"):
+        return {
+            device: roof.roofs(device)
+            for device in here
+            if climbed.tries(exercises(), folder, device)
+        }
 
 
 def _one(exercise: Exercise, options: argparse.Namespace, screen: Screen, folder: Folder) -> int:
@@ -97,7 +132,9 @@ def _check(exercise: Exercise, options: argparse.Namespace, screen: Screen, fold
         screen.line(f"There was no {file.name} yet; this checks the starter.")
     passed = _checked(exercise, options, screen, folder)
     later = [e for e in exercises() if e.number > exercise.number and folder.state(e) != "done"]
-    screen.verdict(exercise, passed, later[0] if later else None)
+    gain = certificate.gain(folder, exercise)
+    praise = gain.says if gain is not None and gain.tells else ""
+    screen.verdict(exercise, passed, later[0] if later else None, praise)
     return 0 if passed else 1
 
 
@@ -118,10 +155,10 @@ def _checked(
     exercise: Exercise, options: argparse.Namespace, screen: Screen, folder: Folder
 ) -> bool:
     device = _device(options.device)
-    with screen.checking(folder.file(exercise)):
+    with screen.working(f"checking {folder.file(exercise).name}"):
         report = runner.check(exercise, folder.file(exercise), device)
     screen.report(exercise, folder.file(exercise), report)
-    folder.remember_numbers(exercise, report.findings)
+    folder.remember_numbers(exercise, report.findings, report.passed)
     if report.passed:
         folder.remember_passed(exercise)
     return report.passed

@@ -6,15 +6,20 @@ NVRTC; and on a GPU, if there is one, right and timed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 
 import torch
 from torch import Tensor
 
 from megafuse.learn.exercises import gpu, roof, tensors
+from megafuse.learn.exercises.catalog import Exercise
+from megafuse.learn.exercises.climbed import ASKED
 from megafuse.learn.exercises.emulator.faults import Fault, Kind
 from megafuse.learn.exercises.emulator.run import Counted, Emulated, Kernel, Launch
+from megafuse.learn.exercises.emulator.source import without_comments
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.native import compile_stop, pasted
 from megafuse.learn.exercises.work import Work
@@ -22,7 +27,7 @@ from megafuse.learn.pictures import access
 from megafuse.runtime import nvrtc
 from megafuse.runtime.cpp import CompileError
 
-__all__ = ["Arrays", "Case", "Kernel", "Launch", "Size", "Task", "check"]
+__all__ = ["Arrays", "Case", "Kernel", "Launch", "Look", "Size", "Task", "check", "task"]
 
 Size = tuple[int, ...]
 Arrays = dict[str, Tensor]
@@ -43,6 +48,25 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Look:
+    """What a file says of the mistake that the emulator found: `seen` is asked of its source,
+    without comments."""
+
+    seen: Callable[[str], bool]
+    says: str
+
+    @staticmethod
+    def without(pattern: str, says: str) -> Look:
+        """The source has no such thing."""
+        return Look(lambda source: re.search(pattern, source) is None, says)
+
+    @staticmethod
+    def having(pattern: str, says: str) -> Look:
+        """The source has such a thing."""
+        return Look(lambda source: re.search(pattern, source) is not None, says)
+
+
+@dataclass(frozen=True)
 class Task:
     """What a kernel must compute, and how little it may ask of memory."""
 
@@ -53,9 +77,19 @@ class Task:
     cases: tuple[Case, ...]
     large: Size  # timed on a GPU
     least: Callable[[Size], int]  # bytes that must move
+    operations: Callable[[Size], int]  # of floats; 0 where nothing is computed
     limits: tuple[Limit, ...] = ()  # of the last case
     tolerance: float = 1e-5
     means: Mapping[Kind, str] = field(default_factory=dict)  # what a mistake means here
+    looks: tuple[Look, ...] = ()  # the first that fits comes before what a mistake means
+    # What typical mistakes compute: the array, the sentence that names it, its result in float64.
+    known: Callable[[Arrays], Iterator[tuple[str, str, Tensor]]] = lambda arrays: iter(())
+
+
+def task(exercise: Exercise) -> Task:
+    """That of a CUDA exercise."""
+    made: Task = import_module(f"{__package__}.{exercise.name}.check").TASK
+    return made
 
 
 def check(task: Task, work: Work) -> Iterator[Finding]:
@@ -68,7 +102,7 @@ def check(task: Task, work: Work) -> Iterator[Finding]:
         try:
             counted = emulated.run(arrays, task.launch(case.size))
         except Fault as fault:
-            yield _meant(task, case, fault)
+            yield _meant(task, case, fault, work)
             return
         for finding in _results(task, case, arrays, exact):
             yield finding
@@ -80,14 +114,17 @@ def check(task: Task, work: Work) -> Iterator[Finding]:
     cubin = _compiled(work)
     yield cubin if isinstance(cubin, Finding) else _made(cubin)
     if work.device == "cuda" and isinstance(cubin, bytes):
-        yield from _on_the_gpu(task, cubin)
+        yield from _on_the_gpu(task, cubin, counted)
     else:
         yield _share(task, counted)
 
 
-def _meant(task: Task, case: Case, fault: Fault) -> Finding:
+def _meant(task: Task, case: Case, fault: Fault, work: Work) -> Finding:
     """A mistake that the emulator found, with what it means in this exercise."""
-    says = " ".join(filter(None, (task.means.get(fault.kind, ""), fault.finding.says)))
+    source = without_comments(work.path.read_text(encoding="utf-8", errors="replace"))
+    looked = next((look.says for look in task.looks if look.seen(source)), "")
+    told = (looked, task.means.get(fault.kind, ""), fault.finding.says)
+    says = "\n\n".join(filter(None, told))
     return replace(fault.finding, found=f"{case.what}: {fault.finding.found}", says=says)
 
 
@@ -95,7 +132,10 @@ def _results(task: Task, case: Case, arrays: Arrays, exact: Arrays) -> Iterator[
     for name, values in exact.items():
         what = case.what if len(exact) == 1 else f"{case.what}, {name}"
         result = arrays[name].cpu()
-        yield tensors.close(what, result, values.cpu(), result.dtype, task.tolerance, case.says)
+        known = ((says, wrong.cpu()) for array, says, wrong in task.known(arrays) if array == name)
+        yield tensors.close(
+            what, result, values.cpu(), result.dtype, task.tolerance, case.says, known
+        )
 
 
 def _drawn(finding: Finding, counted: Counted) -> Finding:
@@ -145,7 +185,7 @@ _NO_GPU = (
 )
 
 
-def _on_the_gpu(task: Task, cubin: bytes) -> Iterator[Finding]:
+def _on_the_gpu(task: Task, cubin: bytes, counted: Counted) -> Iterator[Finding]:
     kernel = gpu.Kernel(cubin, task.kernel.name)
     case = replace(task.cases[-1], what="on the GPU")
     arrays = task.make(case.size, "cuda")
@@ -160,7 +200,10 @@ def _on_the_gpu(task: Task, cubin: bytes) -> Iterator[Finding]:
                 large[name].zero_()
         _run(task, kernel, task.large, large)
 
-    yield roof.share(call, task.least(task.large), "cuda")
+    least = task.least(task.large)
+    needless = counted.bytes_moved / task.least(task.cases[-1].size)
+    operations = task.operations(task.large)
+    yield roof.share(call, least, "cuda", operations=operations, moved=needless * least)
 
 
 def _letters(task: Task) -> str:
@@ -193,7 +236,7 @@ def moved(least: Callable[[Size], int], says: str, spare: float = 1.1) -> Limit:
         line, each = counted.worst("sectors", "requests")
         found = f"{counted.bytes_moved:,} asked for, goal {goal:,}"
         found += f"; at most {each:.0f} sectors a request, in line {line}"
-        return _judged("bytes moved", ok, found, says, counted.bytes_moved, "bytes asked for")
+        return _judged("bytes moved", ok, found, says, counted.bytes_moved, ASKED)
 
     return limit
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from megafuse.learn.exercises.catalog import Exercise
-from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.findings import Finding, Run
 
 NAME = "megafuse-exercises"
 State = Literal["new", "open", "done"]
@@ -58,24 +59,45 @@ class Folder:
         self._remember("hints", exercise.name, at + 1)
         return at
 
-    def remember_numbers(self, exercise: Exercise, findings: Sequence[Finding]) -> None:
-        """Of each unit the first number that was ever found, and the least."""
-        known = self._remembered("numbers").get(exercise.name)
-        numbers: dict[str, Any] = known if isinstance(known, dict) else {}
+    def remember_numbers(
+        self, exercise: Exercise, findings: Sequence[Finding], passed: bool
+    ) -> None:
+        """Of each unit the first number that was ever found, and the least of a file that passed:
+        what computes something else may be as fast as it likes. Of runs likewise, by device."""
+        numbers, runs = self.numbers(exercise), self._runs(exercise)
         for finding in findings:
             if finding.number is not None:
-                before = numbers.get(
-                    finding.unit, {"first": finding.number, "best": finding.number}
+                _keep(numbers.setdefault(finding.unit, {}), finding.number, passed, float)
+            if finding.run is not None:
+                _keep(
+                    runs.setdefault(finding.run.device, {}),
+                    *(asdict(finding.run), passed, lambda run: run["seconds"]),
                 )
-                best = min(before["best"], finding.number)
-                numbers[finding.unit] = {"first": before["first"], "best": best}
         if numbers:
             self._remember("numbers", exercise.name, numbers)
+        if runs:
+            self._remember("runs", exercise.name, runs)
 
     def numbers(self, exercise: Exercise) -> dict[str, dict[str, float]]:
         """What remember_numbers kept, by unit."""
-        known = self._remembered("numbers").get(exercise.name)
-        return known if isinstance(known, dict) else {}
+        found = _dicts(self._remembered("numbers").get(exercise.name))
+        return {
+            unit: each
+            for unit, each in found.items()
+            if all(isinstance(number, int | float) for number in each.values())
+        }
+
+    def runs(self, exercise: Exercise, device: str) -> tuple[Run, Run] | None:
+        """The first run on this device, and the best that passed."""
+        kept = self._runs(exercise).get(device, {})
+        try:
+            first, best = Run(**kept["first"]), Run(**kept["best"])
+        except (KeyError, TypeError):  # none has passed yet, or it was not written here
+            return None
+        return (first, best) if first.sound and best.sound else None
+
+    def _runs(self, exercise: Exercise) -> dict[str, dict[str, Any]]:
+        return _dicts(self._remembered("runs").get(exercise.name))
 
     def hints_seen(self, exercise: Exercise) -> int:
         shown = self._remembered("hints").get(exercise.name, 0)
@@ -107,6 +129,19 @@ class Folder:
         made = self._progress.with_suffix(".tmp")
         made.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
         os.replace(made, self._progress)
+
+
+def _keep(kept: dict[str, Any], new: Any, passed: bool, size: Callable[[Any], float]) -> None:
+    """The first stays; the best gives way to a smaller one that passed."""
+    kept.setdefault("first", new)
+    if passed and ("best" not in kept or size(new) < size(kept["best"])):
+        kept["best"] = new
+
+
+def _dicts(found: Any) -> dict[str, dict[str, Any]]:
+    """What is no dictionary of dictionaries was not written here."""
+    found = found if isinstance(found, dict) else {}
+    return {name: each for name, each in found.items() if isinstance(each, dict)}
 
 
 def _digest(file: Path) -> str:

@@ -7,16 +7,14 @@ warp's lanes really touched where starter and solution ask for most in vain: a r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 from megafuse.learn.exercises.catalog import Exercise
-from megafuse.learn.exercises.cuda import Task
+from megafuse.learn.exercises.cuda import task
 from megafuse.learn.exercises.emulator.faults import Fault
 from megafuse.learn.exercises.emulator.run import Counted, Emulated, Request
 from megafuse.learn.pictures import access
 
-_LANGUAGE = {".py": "Python", ".h": "C++", ".cpp": "C++", ".cu": "CUDA"}
 _HEAD = """# The exercises
 
 Each is a file to change, checked at once: `megafuse learn NAME` shows the task, `megafuse learn
@@ -36,7 +34,7 @@ def text(exercises: Sequence[Exercise]) -> str:
 
 def _section(exercise: Exercise) -> str:
     head = f"## {exercise.number}. {exercise.title}\n\n{exercise.learn}\n"
-    named = f"`megafuse learn {exercise.name}`, {_LANGUAGE[exercise.starter.suffix]}\n"
+    named = f"`megafuse learn {exercise.name}`, {exercise.language}\n"
     parts = [head, named, f"```text\n{exercise.picture}\n```\n"]
     if exercise.starter.suffix == ".cu":
         parts.append(_drawn(exercise, "the starter", exercise.starter))
@@ -50,7 +48,11 @@ def _drawn(exercise: Exercise, whose: str, path: Path) -> str:
         request = worst(counted(exercise, path))
     except Fault:
         return ""
-    shown = f"In {whose}, the access that wastes most:\n\n```text\n{access.text(request)}\n```\n"
+    wastes = access.waste(request) > 1
+    told = (
+        "the access that wastes most" if wastes else "where no access wastes anything, one of them"
+    )
+    shown = f"In {whose}, {told}:\n\n```text\n{access.text(request)}\n```\n"
     if request.shared or access.waste(request) < 2:
         return shown
     return f"{shown}\n<figure>{access.figure(request, exercise.title).svg}</figure>\n"
@@ -58,9 +60,9 @@ def _drawn(exercise: Exercise, whose: str, path: Path) -> str:
 
 def counted(exercise: Exercise, path: Path) -> Counted:
     """The last case of the exercise, on the emulator."""
-    task: Task = import_module(f"{__package__}.{exercise.name}.check").TASK
-    size = task.cases[-1].size
-    return Emulated(path, task.kernel).run(task.make(size, "cpu"), task.launch(size))
+    made = task(exercise)
+    size = made.cases[-1].size
+    return Emulated(path, made.kernel).run(made.make(size, "cpu"), made.launch(size))
 
 
 def worst(run: Counted) -> Request:

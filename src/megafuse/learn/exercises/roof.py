@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from megafuse.bench import Timing, compare
-from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.findings import Finding, Run
 from megafuse.learn.verdicts import exercises as verdicts
 
 _BUDGET = 0.3  # seconds
@@ -22,17 +22,23 @@ def share(
     threads: int = 0,
     what: str = "of the roof",
     kept: bool = True,
+    operations: float = 0,
+    moved: float | None = None,
 ) -> Finding:
     """`least_bytes`: what the task needs to move, so that needless bytes lower the share.
 
     A learner's loop runs in one thread, so that its copy does too (`threads`). Its time is `kept`
-    as what they want to make smaller.
+    as what they want to make smaller. With its `operations`, and the bytes that it really `moved`,
+    it has a place on a roofline.
     """
     with using(threads):
         yours, copy = timed(call, least_bytes, device)
     found = verdicts.share(yours, copy)
     number, unit = (yours.median, "s") if kept else (None, "")
-    return Finding(what, None, found, says, number=number, unit=unit)
+    asked = least_bytes if moved is None else moved
+    rate = least_bytes / copy.median
+    run = Run(device, operations, asked, yours.median, rate, threads) if operations else None
+    return Finding(what, None, found, says, number=number, unit=unit, run=run)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 
 from megafuse.learn.exercises import child
 from megafuse.learn.exercises.catalog import HERE, Exercise
-from megafuse.learn.exercises.findings import Finding, passed
+from megafuse.learn.exercises.findings import Finding, Run, passed
 from megafuse.learn.exercises.native import last_line
 from megafuse.runtime import cpp, loader
 from megafuse.runtime.cache import CacheError
@@ -101,13 +101,18 @@ def _read(ran: subprocess.CompletedProcess[str], folder: Path, file: Path, limit
         elif "end" in told:
             ended = True
         else:
-            findings.append(Finding(**told))
+            findings.append(_finding(told))
     printed = ran.stdout.strip()
     if not ended:
         fault = faults.read_text(encoding="utf-8", errors="replace") if faults.exists() else ""
         where = _line(fault, file, folder / child.TRAIL)
         findings.append(_end(ran.returncode, fault, where, stage, limit, printed))
     return Report(findings, printed)
+
+
+def _finding(told: dict[str, Any]) -> Finding:
+    run = told.pop("run", None)
+    return Finding(**told, run=Run(**run) if run else None)
 
 
 def _end(status: int, fault: str, where: str, stage: str, limit: float, printed: str) -> Finding:

@@ -56,6 +56,7 @@ class Screen:
             head = f"{exercise.number:2}  {exercise.name:<14} "
             self.console.print(head, style="bold", end="")
             self.console.print(f"{word:<4} ", style=style, end="")
+            self.console.print(f"{exercise.language:<6} ", style="dim", end="")
             self.line(exercise.title)
             indent = " " * 4
             about = textwrap.fill(
@@ -82,10 +83,10 @@ class Screen:
         self.line(f"A hint     megafuse learn {exercise.name} --hint")
 
     @contextmanager
-    def checking(self, file: Path) -> Iterator[None]:
-        """A line for the seconds that a check takes. No spinner: it would disturb the timing."""
+    def working(self, what: str) -> Iterator[None]:
+        """A line for the seconds that it takes. No spinner: it would disturb the timing."""
         shown = self.console.is_terminal and not self.console.is_dumb_terminal
-        text = f"checking {file.name} …"
+        text = f"{what} …"
         if shown:
             self.console.print(text, style="dim", end="\r")
         try:
@@ -137,11 +138,13 @@ class Screen:
         if len(lines) > _PRINTED:
             self.line(f"  | … {len(lines) - _PRINTED} more lines", "dim")
 
-    def verdict(self, exercise: Exercise, passed: bool, follows: Exercise | None) -> None:
+    def verdict(
+        self, exercise: Exercise, passed: bool, follows: Exercise | None, praise: str = ""
+    ) -> None:
         if not passed:
             self.line(f"Not yet. megafuse learn {exercise.name} --hint", "bold")
             return
-        self.line("Solved.", "bold green")
+        self.line(f"Solved{f', {praise}' if praise else ''}.", "bold green")
         self.line(f"Compare with ours: megafuse learn {exercise.name} --solution")
         if follows is not None:
             self.line(f"Next:              megafuse learn {follows.name}")

@@ -1,6 +1,6 @@
 """Thread → address → sector, or bank: one request of a warp, as text and as a figure.
 
-    line 6 reads x: 128 bytes wanted, 16 sectors of 32 fetched, 25% used
+    line 6 reads x: 128 bytes wanted, 512 fetched (16 sectors), 25% used
     thread   0 1 2  3  4  5  6  7 …
     float    0 4 8 12 16 20 24 28 …
     memory  █···█··· █···█··· █···█··· █···█···
@@ -89,8 +89,8 @@ def _sectors(request: Request) -> list[str]:
     share = len(wanted) / (len(touched) * _SECTOR)
     many = "sectors" if len(touched) > 1 else "sector"
     head = (
-        f"{_head(request)}: {4 * len(wanted)} bytes wanted, {len(touched)} {many} of 32 fetched, "
-        f"{share:.0%} used"
+        f"{_head(request)}: {4 * len(wanted)} bytes wanted, {32 * len(touched)} fetched "
+        f"({len(touched)} {many}), {share:.0%} used"
     )
     drawn = " ".join(
         "".join("█" if sector * _SECTOR + k in wanted else "·" for k in range(_SECTOR))

@@ -4,6 +4,8 @@
     tour.py      what the steps share: device, sizes, probes, figures
     screen.py    how it looks in a terminal
     climb.py     a ladder: bytes, prediction, measurement
+    typed.py     the line of a rung that the reader writes (blanks.py), and its pictures
+    roof.py      the rungs under the roof
 
 Each other file is one step, with a TITLE and a `run`.
 """

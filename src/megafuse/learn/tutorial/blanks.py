@@ -30,6 +30,7 @@ class Blank:
     slow: str = "Right, but its lanes touch too many sectors."
     above: str = ""
     mistakes: Mapping[str, str] = field(default_factory=dict)  # a pattern, and what it means
+    drawn: str = "x"  # the array whose load has a picture
 
 
 # ---- gelu, then scale
@@ -221,6 +222,19 @@ REDUCTION = (
     ),
 )
 
+# Shown whole, and drawn; nothing of it is left out.
+NAIVE_PRODUCT = Blank(
+    "linear_relu/1_naive",
+    "sum = mf::fma(x[row * ins + i], weight[o * ins + i], sum);",
+    "",
+    Kernel("linear_relu", "IIIOiii"),
+    Launch((3, 3), (16, 16), (40, 33, 36)),
+    _product,
+    _linear,
+    40.0,
+    "",
+    drawn="weight",
+)
 PRODUCT = Blank(
     "linear_relu/2_tiled",
     "sum = mf::fma(xs[down][k], ws[across][k], sum);",

@@ -90,6 +90,11 @@ def climb(tour: Tour, rungs: Sequence[Rung], exact: Tensor, *arguments: Any) -> 
     return climbed
 
 
+_LAUNCHES = (
+    "A box is a launch, the bar after it is memory: what one launch writes, the next reads back."
+)
+
+
 def _predictions(tour: Tour, rungs: Sequence[Rung], ledgers: Sequence[Ledger], rate: float) -> None:
     tour.screen.items(
         (
@@ -126,6 +131,7 @@ def _show(tour: Tour, climbed: Climb) -> None:
     )
     launches = {each.rung.name: each.ledger.operations for each in climbed.rungs}
     tour.screen.drawing(timeline.text(launches, min(tour.screen.width, 78)).splitlines())
+    tour.draw(lambda: timeline.figure("Launches, rung by rung", _LAUNCHES, launches))
     tour.screen.bars(
         [(each.rung.name, each.seconds, seconds(each.seconds)) for each in climbed.rungs]
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from megafuse.learn import figures
 from megafuse.learn.explain import seconds
-from megafuse.learn.figures import Bar, Figure, Point
+from megafuse.learn.figures import Bar, Figure
 from megafuse.learn.probes import Probes
 from megafuse.learn.tutorial.climb import Climb
 
@@ -51,26 +51,6 @@ def rungs(title: str, climbed: Climb, machine: str) -> Figure:
         ],
         "ms",
     )
-
-
-def roofline(title: str, climbed: Climb, flops: int, probes: Probes, machine: str) -> Figure:
-    """Each rung under the roof that memory and arithmetic make."""
-    return figures.roofline(
-        title,
-        f"On {machine}. The slope is the copy timed with the rungs, the flat part arithmetic in "
-        "registers. Fewer bytes move a kernel to the right, better use of memory moves it up.",
-        climbed.roof,
-        probes.arithmetic,
-        points(climbed, flops),
-    )
-
-
-def points(climbed: Climb, flops: int) -> list[Point]:
-    """Each rung: operations per byte, and per second."""
-    return [
-        Point(each.rung.name, flops / each.ledger.bytes_moved, flops / each.seconds)
-        for each in climbed.rungs
-    ]
 
 
 def shares(title: str, of_library: Mapping[str, float], machine: str) -> Figure:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from megafuse.bench import speedup
+from megafuse.bench import Timing, speedup
 from megafuse.learn.explain import seconds
+from megafuse.learn.figures import Point
 from megafuse.learn.ladder import LADDERS, launch
-from megafuse.learn.tutorial import blanks, draw, plain, typed
+from megafuse.learn.ladder.rung import Rung
+from megafuse.learn.tutorial import blanks, draw, plain, roof, typed
 from megafuse.learn.tutorial.tour import IEEE, Tour, ieee_products
 from megafuse.learn.verdicts import product
 
@@ -35,6 +37,7 @@ def run(tour: Tour) -> None:
         "it in one kernel, since fusing is good? This is how nearly everyone writes it first:"
     )
     screen.code(_loop("linear_relu/1_naive", tour.device))
+    typed.picture(tour, blanks.NAIVE_PRODUCT)
     rungs = ladder.rungs
     if not tour.compiles:
         screen.say(plain.WHY)
@@ -81,10 +84,27 @@ def run(tour: Tour) -> None:
         screen.say(product.mistake(*(ratios[rung.name] for rung in rungs)))
     else:
         screen.say(product.product_by_hand(shares[rungs[0].name]))
-    typed.fill_in(tour, [blanks.PRODUCT])
+    typed.fill_in(tour, [blanks.PRODUCT], "linear_relu", first=2)
+    _under_the_roof(tour, rungs, taken, flops, x, weight, bias)
     own = max((ratios[rung.name] for rung in rungs[:-1]), key=lambda ratio: ratio.median)
     screen.say(product.advice(own))
     tour.draw(lambda: draw.shares("The mistake and its repair", shares, tour.machine))
+
+
+def _under_the_roof(
+    tour: Tour, rungs: Sequence[Rung], taken: Mapping[str, Timing], flops: int, *tensors: Tensor
+) -> None:
+    """By the bytes that each asks for: what a tile saves shows there, also where a cache helps."""
+    tour.screen.say(
+        "The same under the roof, by the bytes that each asks for: tiles use every float again "
+        "and again, and move the product to the right, away from memory. What is left is "
+        "arithmetic, and there the library is at home. (Above the dotted slope: a cache served it.)"
+    )
+    points = [
+        Point(rung.name, flops / rung.ledger(*tensors).bytes_moved, flops / taken[rung.name].median)
+        for rung in rungs
+    ]
+    roof.show(tour, "The product, under the roof", tour.probes.copy, points, "a copy in memory")
 
 
 def _loop(file: str, device: str) -> list[str]:

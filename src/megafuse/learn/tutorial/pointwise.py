@@ -9,8 +9,7 @@ import torch
 
 from megafuse.learn.explain import amount
 from megafuse.learn.ladder import LADDERS, Ladder
-from megafuse.learn.pictures import roofline
-from megafuse.learn.tutorial import blanks, draw, plain, typed
+from megafuse.learn.tutorial import blanks, draw, plain, roof, typed
 from megafuse.learn.tutorial.climb import climb
 from megafuse.learn.tutorial.tour import Tour
 from megafuse.learn.verdicts import ladder as verdicts
@@ -50,7 +49,12 @@ def run(tour: Tour) -> None:
     else:
         tour.screen.say(plain.WHY)
         rungs = plain.gelu_scale()
-    typed.fill_in(tour, blanks.POINTWISE)
+    if chain is not GELU:
+        tour.screen.say(
+            f"First the same rungs in CUDA, for {GELU.written}; then {chain.written} is climbed "
+            "here."
+        )
+    typed.fill_in(tour, blanks.POINTWISE, "gelu_scale")
     climbed = climb(tour, rungs, chain.ladder.exact(*arguments), *arguments)
     for sentence in verdicts.steps(climbed):
         tour.screen.say(sentence)
@@ -62,11 +66,7 @@ def run(tour: Tour) -> None:
             f"others lie in learn/ladder/kernels/{chain.ladder.name}/, a dozen lines each."
         )
     tour.draw(lambda: draw.rungs(f"{chain.written}, rung by rung", climbed, tour.machine))
-    flops = chain.flops * x.numel()
-    points = draw.points(climbed, flops)
-    tour.screen.say("Each rung under the roof: fewer bytes move it to the right, better use up.")
-    tour.screen.drawing(roofline.text(climbed.roof, tour.probes.arithmetic, points))
-    tour.draw(lambda: draw.roofline("Under the roof", climbed, flops, tour.probes, tour.machine))
+    roof.ladder(tour, f"{chain.written}, under the roof", climbed, chain.flops * x.numel())
 
 
 def _chosen(tour: Tour) -> Chain:

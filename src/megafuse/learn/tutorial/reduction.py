@@ -5,14 +5,16 @@ from __future__ import annotations
 import torch
 
 from megafuse.learn.ladder import LADDERS
-from megafuse.learn.tutorial import blanks, draw, plain, typed
+from megafuse.learn.tutorial import blanks, draw, plain, roof, typed
 from megafuse.learn.tutorial.climb import climb
 from megafuse.learn.tutorial.tour import Tour
 from megafuse.learn.verdicts import ladder as verdicts
+from megafuse.ops import OPS
 
 TITLE = "The second ladder: LayerNorm"
 COLUMNS = 1024
 EPS = 1e-5
+FLOPS = OPS["layer_norm"].flops[0]  # type: ignore[index]
 
 
 def run(tour: Tour) -> None:
@@ -33,7 +35,7 @@ def run(tour: Tour) -> None:
         if tour.compiles and tour.device == "cpu" and not rung.on_cpu:
             tour.screen.say(f"(On a GPU there is a rung more, {rung.name}. {rung.change_on_cpu}.)")
     arguments = (x, weight, bias, EPS)
-    typed.fill_in(tour, blanks.REDUCTION)
+    typed.fill_in(tour, blanks.REDUCTION, "layer_norm")
     climbed = climb(tour, rungs, ladder.exact(*arguments), *arguments)
     for sentence in verdicts.steps(climbed):
         tour.screen.say(sentence)
@@ -41,3 +43,4 @@ def run(tour: Tour) -> None:
     tour.screen.say(verdicts.sums(climbed))
     tour.screen.say(verdicts.top(climbed))
     tour.draw(lambda: draw.rungs("LayerNorm, rung by rung", climbed, tour.machine))
+    roof.ladder(tour, "LayerNorm, under the roof", climbed, FLOPS * x.numel())

@@ -19,7 +19,7 @@ from megafuse.learn.exercises import tensors
 from megafuse.learn.exercises.emulator.run import Counted, Emulated, Request
 from megafuse.learn.exercises.findings import Finding, Stop
 from megafuse.learn.ladder import launch
-from megafuse.learn.pictures import access
+from megafuse.learn.pictures import access, rung
 from megafuse.learn.tutorial.blanks import Blank
 from megafuse.runtime import cpp
 
@@ -31,22 +31,28 @@ _LIMIT = 30.0  # seconds
 _GAP = "________________"
 
 
-def fill_in(tour: Tour, blanks: Sequence[Blank]) -> None:
-    """Each rung's line, in order: typed, or shown."""
+def fill_in(tour: Tour, blanks: Sequence[Blank], op: str, first: int = 1) -> None:
+    """Each rung's line, in order: typed, or shown. The op itself comes last, drawn alone. `first`
+    is the number of the first rung."""
     screen = tour.screen
+    rungs = "each rung" if len(blanks) > 1 else "the next rung"
     screen.say(
-        "A line of each rung's CUDA source is yours to write. It is tried at once, on an emulator "
+        f"A line of {rungs}'s CUDA source is yours to write. It is tried at once, on an emulator "
         "that watches every access; Enter fills it in, and ? gives the idea again."
         if screen.asks
-        else "The line that makes each rung, from its CUDA source:"
+        else f"The line that makes {rungs}, from its CUDA source:"
     )
-    for number, blank in enumerate(blanks, 1):
+    for number, blank in enumerate(blanks, first):
         if screen.asks and cpp.find() is not None:
             _one(tour, number, blank)
         else:
             screen.console.print(f"{number}  {blank.ask}", soft_wrap=False)
             screen.code([blank.line])
         picture(tour, blank)
+    drawing = rung.shipped(op)
+    screen.say(f"{first + len(blanks)}  megafuse.{op}, the op itself:")
+    screen.drawing(rung.text(drawing).splitlines())
+    tour.draw(lambda: rung.figure(drawing, f"Rung by rung: megafuse.{op}"))
 
 
 def _one(tour: Tour, number: int, blank: Blank) -> None:
@@ -127,18 +133,22 @@ def run(blank: Blank, arrays: dict[str, Any], line: str) -> Counted:
 
 
 def picture(tour: Tour, blank: Blank) -> None:
-    """Which thread touches what with the rung's load of x: in the terminal, and for the page."""
-    if cpp.find() is None:
+    """What moves, is reused and waits; and which thread touches what with the rung's load: in
+    the terminal, and for the page."""
+    tour.screen.drawing(rung.text(blank.file).splitlines())
+    title = f"Rung by rung: {blank.file}"
+    if cpp.find() is None:  # then there is no emulator to watch the load
+        tour.draw(lambda: rung.figure(blank.file, title))
         return
     request = load(blank)
     tour.screen.drawing(access.text(request).splitlines())
-    tour.draw(lambda: access.figure(request, f"Thread, address, sector: {blank.file}"))
+    tour.draw(lambda: rung.figure(blank.file, title, access.figure(request, title)))
 
 
 def load(blank: Blank) -> Request:
-    """The first request of x by the first warp, of the source as it is."""
+    """The first request of what is drawn by the first warp, of the source as it is."""
     counted = run(blank, blank.arrays(), blank.line)
-    return next(r for r in counted.requests if r.array == "x" and not r.writes)
+    return next(r for r in counted.requests if r.array == blank.drawn and not r.writes)
 
 
 def apart(call: Callable[[], Finding], limit: float) -> Finding | None:

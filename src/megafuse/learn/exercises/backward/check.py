@@ -17,6 +17,7 @@ from megafuse.learn.ledger import count
 from megafuse.ops import OPS
 
 _SAVED = 8  # bytes an element: gate and up
+_OPERATIONS = sum(OPS["swiglu"].flops)  # type: ignore[arg-type]
 
 
 def separate(gate: Tensor, up: Tensor) -> Tensor:
@@ -41,10 +42,12 @@ def check(work: Work) -> Iterator[Finding]:
     yield from _cost(swiglu, work.device)
     if all(finding.ok for finding in gradients):  # else it does less than it should
         yield _roof("of the roof", swiglu, work.device, "")
-        yield _roof("mf.swiglu", OPS["swiglu"].fused, work.device, _ROOF)
+        yield _roof("mf.swiglu", OPS["swiglu"].fused, work.device, _ROOF, kept=False)
 
 
-def _roof(what: str, function: Callable[..., Any], device: str, says: str) -> Finding:
+def _roof(
+    what: str, function: Callable[..., Any], device: str, says: str, kept: bool = True
+) -> Finding:
     gate, up = _pair(4096, 1024, device)
     grad = torch.ones_like(gate)
 
@@ -52,7 +55,12 @@ def _roof(what: str, function: Callable[..., Any], device: str, says: str) -> Fi
         return torch.autograd.grad(function(gate, up), (gate, up), grad)
 
     # Forward: 2 read, 1 written; backward: 3 read, 2 written.
-    return roof.share(step, 8 * gate.nbytes, device, says, what=what)
+    operations = _OPERATIONS * gate.numel() if kept else 0
+    moved = count(step).bytes_moved
+    least = 8 * gate.nbytes
+    return roof.share(
+        step, least, device, says, what=what, kept=kept, operations=operations, moved=moved
+    )
 
 
 def _pair(rows: int, cols: int, device: str, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -71,7 +79,10 @@ def _gradients(swiglu: Callable[..., Any], device: str) -> Iterator[Finding]:
             yield Finding(f"of {name}", False, f"no gradient for {name}", _SAYS[name])
             right = False
             continue
-        finding = tensors.close(f"of {name}", theirs, ours, torch.float64, 1e-10, _SAYS[name])
+        known = _known(name, grad, *(t.detach() for t in pair))
+        finding = tensors.close(
+            f"of {name}", theirs, ours, torch.float64, 1e-10, _SAYS[name], known
+        )
         right &= finding.ok is True
         yield finding
     if right:
@@ -79,6 +90,25 @@ def _gradients(swiglu: Callable[..., Any], device: str) -> Iterator[Finding]:
         agrees = torch.autograd.gradcheck(swiglu, small, raise_exception=False)
         told = "agrees with differences of the result" if agrees else "differs from differences"
         yield Finding("gradcheck", agrees, told)
+
+
+def _known(name: str, grad: Tensor, gate: Tensor, up: Tensor) -> Iterator[tuple[str, Tensor]]:
+    s = torch.sigmoid(gate)
+    right = {"gate": grad * up * (s + gate * s * (1 - s)), "up": grad * gate * s}
+    other = "up" if name == "gate" else "gate"
+    yield f"That is the gradient of {other}: the two have changed places.", right[other]
+    yield "The incoming gradient, grad, is left out of the product.", right[name] / grad
+    if name == "gate":
+        slope = "The slope is that of sigmoid, s * (1 - s), and the function is silu:"
+        yield f"{slope} v times sigmoid(v), a product.", grad * up * s * (1 - s)
+        yield "The factor up is left out.", right[name] / up
+        yield (
+            "That is grad * up * silu(gate): the slope of silu belongs there.",
+            grad * up * gate * s,
+        )
+    else:
+        yield "That is grad * sigmoid(gate): silu is gate times that.", grad * s
+        yield "That is grad * gate, without the sigmoid.", grad * gate
 
 
 def _cost(swiglu: Callable[..., Any], device: str) -> Iterator[Finding]:

@@ -73,6 +73,7 @@ TASK = Task(
     ),
     large=(1 << 24,),
     least=lambda size: 12 * size[0],
+    operations=lambda size: 2 * size[0],
     limits=(moved(lambda size: 12 * size[0], _APART),),
     tolerance=1e-6,
     means={Kind.WRITTEN_OUTSIDE: _BOUNDS, Kind.READ_OUTSIDE: _BOUNDS, Kind.RACE: _TWICE},

@@ -28,9 +28,14 @@ _POINTER = re.compile(rf"\b((?:(?:const|volatile)\s+)?{_NUMBER})\s*\*\s*(?=(?:co
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 
 
+def without_comments(text: str) -> str:
+    """As many lines as before."""
+    return _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
+
+
 def translated(text: str) -> str:
     """As many lines as before, so that every line keeps its number."""
-    text = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), text)
+    text = without_comments(text)
     if dynamic := _DYNAMIC.search(text):
         line = text[: dynamic.start()].count("\n") + 1
         raise Stop(

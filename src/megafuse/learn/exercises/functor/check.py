@@ -45,8 +45,9 @@ def check(work: Work) -> Iterator[Finding]:
     yield from _cost(made, work)
     yield _for_the_gpu(made, work)
     large = torch.randn(1 << 22, device=work.device)
-    least = made.cost(large, _SCALE, _SHIFT).bytes_moved
-    yield roof.share(lambda: made.fused(large, _SCALE, _SHIFT), least, work.device)
+    cost = made.cost(large, _SCALE, _SHIFT)
+    call = lambda: made.fused(large, _SCALE, _SHIFT)  # noqa: E731
+    yield roof.share(call, cost.bytes_moved, work.device, operations=cost.flops)
 
 
 def op_of(path: Path) -> Op:
@@ -77,11 +78,22 @@ def _result(work: Work, made: Op, what: str, x: Tensor, tolerance: float) -> Fin
         result = made.fused(x, _SCALE, _SHIFT)
     except CompileError as error:
         raise compile_stop(error, work.path) from None
-    finding = tensors.close(what, result, exact, x.dtype, tolerance, _FORMULA)
+    finding = tensors.close(what, result, exact, x.dtype, tolerance, _FORMULA, _known(x.double()))
     if not finding.ok:
         told = "it returns x itself, as in the starter" if torch.equal(result, x) else finding.found
-        raise Stop(what, told, _FORMULA)
+        raise Stop(what, told, finding.says)
     return finding
+
+
+def _known(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    inner = _SCALE * x + _SHIFT
+    yield "The shift is left out: that is x * sigmoid(scale * x).", separate(x, _SCALE, 0.0)
+    yield "The scale is left out: that is x * sigmoid(x + shift).", separate(x, 1.0, _SHIFT)
+    yield "The product with x is missing: that is the sigmoid alone.", inner.sigmoid()
+    yield "The sigmoid is missing: that is x * (scale * x + shift).", x * inner
+    yield "That is x * tanh(scale * x + shift): the gate is a sigmoid.", x * inner.tanh()
+    swapped = separate(x, _SHIFT, _SCALE)
+    yield "scale and shift have changed places: scale comes first, scalars[0].", swapped
 
 
 def _cost(made: Op, work: Work) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from megafuse.learn.ledger import count
 _GOAL = 2  # operations
 _BYTES = 20  # an element: bias_act reads one large tensor and writes one, add_mul_add 2 and 1
 
+_OPERATIONS = 16  # an element: 13 for gelu(x + bias), 3 for (h + residual)·scale + shift
+
 
 def separate(x: Tensor, bias: Tensor, residual: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """What the starter computes."""
@@ -30,7 +32,9 @@ def check(work: Work) -> Iterator[Finding]:
         args = _arguments(rows, cols, work.device)
         exact = separate(*(t.double() for t in args))
         result = block(*args)
-        finding = tensors.close(f"{rows} × {cols}", result, exact, torch.float32, 1e-5, _SAME)
+        known = _known(*(t.double() for t in args))
+        what = f"{rows} × {cols}"
+        finding = tensors.close(what, result, exact, torch.float32, 1e-5, _SAME, known)
         yield finding
         if not finding.ok:
             return
@@ -48,13 +52,40 @@ def check(work: Work) -> Iterator[Finding]:
     )
     large = _arguments(4096, 1024, work.device)
     least = _BYTES * large[0].numel()
-    yield roof.share(lambda: block(*large), least, work.device)
+    yield roof.share(
+        lambda: block(*large),
+        least,
+        work.device,
+        operations=_OPERATIONS * large[0].numel(),
+        moved=each * large[0].numel(),
+    )
 
 
 def _arguments(rows: int, cols: int, device: str) -> tuple[Tensor, ...]:
     x, residual = (torch.randn(rows, cols, device=device) for _ in range(2))
     bias, scale, shift = (torch.randn(cols, device=device) for _ in range(3))
     return x, bias, residual, scale, shift
+
+
+def _known(
+    x: Tensor, bias: Tensor, residual: Tensor, scale: Tensor, shift: Tensor
+) -> Iterator[tuple[str, Tensor]]:
+    activations: dict[str, Callable[[Tensor], Tensor]] = {
+        "relu": F.relu,
+        "silu": F.silu,
+        "tanh": torch.tanh,
+        "sigmoid": torch.sigmoid,
+    }
+    for name, act in activations.items():
+        wrong = (act(x + bias) + residual) * scale + shift
+        yield f'The activation is {name}: bias_act takes it by its name, "gelu" here.', wrong
+    tanh = (F.gelu(x + bias, approximate="tanh") + residual) * scale + shift
+    yield 'That is gelu\'s tanh form, "gelu_tanh": F.gelu means the other one, "gelu".', tanh
+    h = F.gelu(x + bias)
+    yield "The residual is left out.", h * scale + shift
+    yield "The residual comes after the scale: it belongs before it.", h * scale + shift + residual
+    yield "The bias is left out.", (F.gelu(x) + residual) * scale + shift
+    yield "scale and shift have changed places.", (h + residual) * shift + scale
 
 
 _SAME = "It must compute what the starter does: (gelu(x + bias) + residual)·scale + shift."

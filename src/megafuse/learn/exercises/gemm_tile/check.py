@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import Tensor
+
 from megafuse.learn.exercises import cuda
 from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
 from megafuse.learn.exercises.emulator.faults import Kind
@@ -58,6 +60,26 @@ def _goal(size: Size) -> int:
     return tiles * 2 * 16 * 16 * 4 + 8 * rows * outs
 
 
+def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
+    x, weight, bias = (arrays[name].double() for name in ("x", "weight", "bias"))
+    product = x @ weight.t()
+    yield "out", "The bias is left out.", product.relu()
+    yield "out", "The ReLU is left out.", product + bias
+    yield "out", "The bias was added after the ReLU.", product.relu() + bias
+    if len(x) == len(weight):
+        same = (x * weight).sum(-1)[:, None] + bias
+        yield "out", "Row y of weight was taken where row x belongs: ws[tx][k].", same.relu()
+    tiles = [a @ b.t() for a, b in zip(x.split(16, -1), weight.split(16, -1), strict=True)]
+    if len(tiles) > 1:
+        yield (
+            "out",
+            "Only the last tile's product is there: sum begins anew.",
+            (tiles[-1] + bias).relu(),
+        )
+        many = product + len(tiles) * bias
+        yield "out", "The bias was added at every tile.", many.relu()
+
+
 TASK = Task(
     kernel=Kernel("linear_relu", "IIIOiii"),
     launch=_launch,
@@ -70,6 +92,7 @@ TASK = Task(
     ),
     large=(2048, 2048, 1024),
     least=lambda size: 4 * (size[0] * size[2] + size[1] * size[2] + size[0] * size[1]),
+    operations=lambda size: 2 * size[0] * size[1] * size[2],
     limits=(
         cuda.moved(_goal, _AGAIN, 1.2),
         cuda.banks(
@@ -79,6 +102,7 @@ TASK = Task(
         ),
     ),
     tolerance=1e-5,
+    known=_known,
     means={
         Kind.RACE: _EARLY,
         Kind.NEVER_WRITTEN: _EARLY + " " + _BOUNDS,

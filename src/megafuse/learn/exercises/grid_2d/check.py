@@ -66,6 +66,7 @@ TASK = Task(
     ),
     large=(8192, 2048),
     least=lambda size: 8 * size[0] * size[1] + 4 * size[1],
+    operations=lambda size: size[0] * size[1],
     limits=(cuda.moved(lambda size: 12 * size[0] * size[1], _APART),),
     tolerance=1e-6,
     means={Kind.RACE: _RACE, Kind.READ_OUTSIDE: _BOUNDS, Kind.WRITTEN_OUTSIDE: _BOUNDS},

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import torch
 
 from megafuse.learn.exercises import cuda
-from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Look, Size, Task
 from megafuse.learn.exercises.emulator.faults import Kind
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.work import Work
@@ -46,6 +47,39 @@ _PLAIN = (
 _GOAL = "The goal is gridDim.x arrivals, one for each block: thread 0 counts, the others do not."
 _OUTSIDE = "Both __syncthreads() are for all threads: they stand outside of the if."
 
+
+def _body(source: str) -> str:
+    """Of the function grid_barrier."""
+    begun = re.search(r"grid_barrier\(\s*Counter[^)]*\)\s*\{", source)
+    return re.split(r"\n\}", source[begun.end() :])[0] if begun else ""
+
+
+_LOOKS = (
+    Look(lambda source: not _body(source).strip(), "The function grid_barrier is still empty."),
+    Look.without(
+        r"__threadfence\s*\(",
+        "There is no __threadfence(): the mark may arrive before what the block wrote.",
+    ),
+    Look(
+        lambda source: re.search(r"\bif\b", _body(source)) is None,
+        "There is no `if` in grid_barrier: every thread of a block adds to the counter, and one "
+        "block counts as 64.",
+    ),
+    Look.having(
+        r"while\s*\([^;{]*<\s*gridDim\.x\s*-\s*1",
+        "It waits for gridDim.x - 1 arrivals: one block too few.",
+    ),
+    Look.having(
+        r"while\s*\(\s*\*\s*arrived",
+        "The loop looks at *arrived, a plain variable.",
+    ),
+    Look(
+        lambda source: _body(source).count("__syncthreads") < 2,
+        "There are not two __syncthreads() in grid_barrier: one before thread 0 counts, one after "
+        "it has seen all the others.",
+    ),
+)
+
 TASK = Task(
     kernel=Kernel("normalise", "IOOCi"),
     launch=lambda size: Launch((size[1],), (_THREADS,), size[:1], at_once=size[1]),
@@ -58,12 +92,14 @@ TASK = Task(
     ),
     large=(1 << 18, 64),
     least=lambda size: 8 * size[0],
+    operations=lambda size: 2 * size[0],
     limits=(
         cuda.moved(
             lambda size: 12 * size[0] + 8 * size[1] * 32 * 8,
             "x is read once for the sum and once for the quotient; everything else is small.",
         ),
     ),
+    looks=_LOOKS,
     means={
         Kind.RACE: _BLOCKS + " " + _PLAIN,
         Kind.DEADLOCK: _GOAL,

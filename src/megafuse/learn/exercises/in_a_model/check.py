@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from megafuse.bench import compare, speedup
 from megafuse.learn.exercises import roof, tensors
 from megafuse.learn.exercises.catalog import HERE
-from megafuse.learn.exercises.findings import Finding
+from megafuse.learn.exercises.findings import Finding, Run
 from megafuse.learn.exercises.functor.check import op_of, separate
 from megafuse.learn.exercises.in_a_model.model import HIDDEN, WIDTH, Gate, model
 from megafuse.learn.exercises.work import Work
@@ -24,6 +25,7 @@ from megafuse.registry import activate
 from megafuse.runtime.cpp import CompileError
 
 _TOKENS = 256
+_GATE = 12  # operations an element, as exercise 2 counts them
 
 
 def check(work: Work) -> Iterator[Finding]:
@@ -39,7 +41,8 @@ def check(work: Work) -> Iterator[Finding]:
         yield _kept(plain, yours)
         x = torch.randn(_TOKENS, WIDTH, device=work.device)
         exact = copy.deepcopy(plain).double()(x.double())
-        yield (right := tensors.close("result", yours(x), exact, x.dtype, 1e-4, _RESULT))
+        known = _known(plain, x)
+        yield (right := tensors.close("result", yours(x), exact, x.dtype, 1e-4, _RESULT, known))
         if not right.ok:
             return
         yield (fewer := _operations(plain, yours, x))
@@ -88,6 +91,24 @@ def _kept(plain: nn.Module, yours: nn.Module) -> Finding:
     return Finding("weights", True, f"{len(before)} tensors under the same names")
 
 
+def _known(plain: nn.Module, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Results of the model with other numbers in its gates."""
+    numbers = [(gate.scale, gate.shift) for gate in plain.modules() if isinstance(gate, Gate)]
+
+    def changed(others: list[tuple[float, float]]) -> Tensor:
+        made = copy.deepcopy(plain).double()
+        gates = [gate for gate in made.modules() if isinstance(gate, Gate)]
+        for gate, (scale, shift) in zip(gates, others, strict=True):
+            gate.scale, gate.shift = scale, shift
+        out: Tensor = made(x.double())
+        return out
+
+    swapped = [(shift, scale) for scale, shift in numbers]
+    yield "scale and shift have changed places.", changed(swapped)
+    for number, each in enumerate(numbers, 1):
+        yield f"All three gates have the numbers of gate {number}.", changed([each] * 3)
+
+
 def _operations(plain: nn.Module, yours: nn.Module, x: Tensor) -> Finding:
     before, after = count(lambda: plain(x)), count(lambda: yours(x))
     saved = before.passes - after.passes
@@ -119,7 +140,8 @@ def _timed(
     whole = speedup(taken["model"], taken["with your kernel"])
     before, after = (taken[name].median for name in ("model", "with your kernel"))
     yield Finding("the gate", None, f"{alone.median:.2f}× as fast by your kernel")
-    yield Finding("as it was", None, seconds(before), number=before, unit="s")
+    was, now = _run(plain, x, before), _run(yours, x, after)
+    yield Finding("as it was", None, seconds(before), number=before, unit="s", run=was)
     yield Finding(
         "the model",
         None,
@@ -127,10 +149,19 @@ def _timed(
         _AMDAHL,
         number=after,
         unit="s",
+        run=now,
     )
     yield roof.share(
         lambda: kernel.fused(gate, 1.3, -0.4), 2 * gate.nbytes, work.device, kept=False
     )
+
+
+def _run(model: nn.Module, x: Tensor, taken: float) -> Run:
+    """Both models do the same arithmetic: that of the products, and of three gates."""
+    with FlopCounterMode(display=False) as counter:
+        model(x)
+    flops = counter.get_total_flops() + 3 * _GATE * _TOKENS * HIDDEN
+    return Run(x.device.type, flops, count(lambda: model(x)).bytes_moved, taken)
 
 
 _RESULT = (

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from megafuse.learn.exercises import cuda
-from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Look, Size, Task
 from megafuse.learn.exercises.emulator.faults import Kind
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.work import Work
@@ -58,6 +59,44 @@ _AGAIN = (
     "grid, write h to memory, meet, and then read it."
 )
 
+
+def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
+    x, w1, b1, w2, b2 = (arrays[name].double() for name in ("x", "w1", "b1", "w2", "b2"))
+    h = (w1 @ x + b1).relu()
+    yield "y", "The ReLU of the first layer is left out.", w2 @ (w1 @ x + b1) + b2
+    yield "y", "b1, the bias of the first layer, is left out.", w2 @ (w1 @ x).relu() + b2
+    yield "y", "b2, the bias of the second layer, is left out.", w2 @ h
+    yield "y", "There is a ReLU after the second layer, too: it has none.", (w2 @ h + b2).relu()
+
+
+def _depth(source: str) -> int:
+    """How many braces are open where the barrier is called; 1 is the kernel's own."""
+    kernel = source[source.find("__global__") :]
+    before = kernel[: max(kernel.find("grid_barrier("), 0)]
+    return before.count("{") - before.count("}")
+
+
+_LOOKS = (
+    Look(
+        lambda source: "grid_barrier(" not in source[source.find("__global__") :],
+        "The kernel never calls grid_barrier(arrived).",
+    ),
+    Look.having(
+        r"if\s*\([^()]*\)\s*\{?\s*grid_barrier\(",
+        "The barrier stands in an `if`: blocks that do not take it never come, and the others go "
+        "by a count that is wrong, or wait for ever.",
+    ),
+    Look(
+        lambda source: _depth(source) > 1,
+        "The barrier stands inside a loop or an `if`, so that warps come to it as often as they "
+        "have rows.",
+    ),
+    Look.without(
+        r"blockIdx\.x\s*\*|\*\s*blockIdx\.x",
+        "blockIdx.x is not multiplied by the warps of a block, so two warps have the same number.",
+    ),
+)
+
 TASK = Task(
     kernel=Kernel("mlp", "IIIIIOOCiii"),
     launch=lambda size: Launch((size[3],), (_THREADS,), size[:3], at_once=size[3]),
@@ -70,11 +109,14 @@ TASK = Task(
     ),
     large=(4096, 8192, 4096, 64),
     least=_weights,
+    operations=lambda size: 2 * size[1] * (size[0] + size[2]),
     limits=(
         # x and h are read again for each row, from a cache.
         cuda.moved(lambda size: 2 * _weights(size) + 64 * (size[1] + size[2]), _AGAIN),
     ),
     tolerance=1e-5,
+    known=_known,
+    looks=_LOOKS,
     means={
         Kind.RACE: _BETWEEN,
         Kind.DEADLOCK: _EVERYONE,

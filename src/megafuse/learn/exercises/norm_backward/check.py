@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.learn.exercises import cuda
@@ -54,6 +55,22 @@ _PASSES = (
     "floats, 8 for each lane: keep g and h in registers between the two."
 )
 
+
+def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
+    grad, x, weight, mean, rstd = (
+        arrays[name].double() for name in ("grad", "x", "weight", "mean", "rstd")
+    )
+    mean, rstd = mean[:, None], rstd[:, None]
+    h, g = (x - mean) * rstd, grad * weight
+    mg, mgh = g.mean(-1, keepdim=True), (g * h).mean(-1, keepdim=True)
+    yield "dx", "Both means are left out: x is taken to move nothing but itself.", rstd * g
+    yield "dx", "mean(g) is left out: x moves the row's mean, too.", rstd * (g - h * mgh)
+    yield "dx", "h * mean(g * h) is left out: x moves the row's variance, too.", rstd * (g - mg)
+    yield "dx", "The factor rstd is left out.", g - mg - h * mgh
+    yield "dweight", "That sums grad * x: it should be grad * h.", (grad * x).sum(0)
+    yield "dweight", "That sums g * h: the weight belongs into dx alone.", (g * h).sum(0)
+
+
 TASK = Task(
     kernel=Kernel("norm_backward", "IIIIIOOii"),
     launch=lambda size: Launch((cuda.blocks(size[0], 4),), (128,), size),
@@ -66,8 +83,10 @@ TASK = Task(
     ),
     large=(1 << 16, 256),
     least=lambda size: 12 * size[0] * size[1] + 8 * size[1] + 8 * size[0],
+    operations=lambda size: 12 * size[0] * size[1],
     limits=(cuda.moved(lambda size: 16 * size[0] * size[1] + 64 * size[0], _PASSES, 1.02),),
     tolerance=1e-4,
+    known=_known,
     means={
         Kind.RACE: _ROWS,
         Kind.SHUFFLE_MISSED: "All lanes meet, also those whose part of the row has ended.",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from megafuse.learn.exercises import cuda
 from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
@@ -42,6 +44,33 @@ _PASSES = (
     "That is how attention is computed without its matrix, too."
 )
 
+
+def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
+    x = arrays["x"].double()
+    rows, cols = x.shape
+    m = torch.full((rows, 32), -3e38, dtype=x.dtype, device=x.device)
+    s, unmended = torch.zeros_like(m), torch.zeros_like(m)
+    for part in F.pad(x, (0, -cols % 32), value=-torch.inf).split(32, -1):
+        larger = torch.maximum(m, part)
+        s = s * torch.exp(m - larger) + torch.exp(part - larger)
+        unmended = unmended + torch.exp(part - larger)
+        m = larger
+    largest = m.amax(-1, keepdim=True)
+
+    def result(total: Tensor) -> Tensor:
+        return torch.exp(x - largest) / total
+
+    met = (s * torch.exp(m - largest)).sum(-1, keepdim=True)
+    own = [each.repeat(1, -(-cols // 32))[:, :cols] for each in (m, s)]
+    told = "Every lane divided by its own sum: the lanes' pairs have not met."
+    yield "out", told, torch.exp(x - own[0]) / own[1]
+    told = "The lanes' sums were added as they are, though each belongs to another largest."
+    yield "out", told, result(s.sum(-1, keepdim=True))
+    told = "A lane's sum stayed as it was when a larger x came: it is not multiplied."
+    yield "out", told, result((unmended * torch.exp(m - largest)).sum(-1, keepdim=True))
+    yield "out", "The division by the sum is missing.", result(torch.ones_like(met))
+
+
 TASK = Task(
     kernel=Kernel("softmax", "IOii"),
     launch=lambda size: Launch((cuda.blocks(size[0], 4),), (128,), size[:2]),
@@ -55,8 +84,10 @@ TASK = Task(
     ),
     large=(1 << 13, 1 << 12, 2),
     least=lambda size: 8 * size[0] * size[1],
+    operations=lambda size: 6 * size[0] * size[1],
     limits=(cuda.moved(lambda size: 12 * size[0] * size[1], _PASSES, 1.02),),
     tolerance=2e-6,
+    known=_known,
     means={
         Kind.SHUFFLE_MISSED: "All lanes meet, also those whose part of the row has ended.",
     },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import torch
 from torch import Tensor
@@ -14,19 +14,25 @@ from megafuse.learn.exercises.work import Work
 
 _VARIANCE, _SOFTMAX = 0, 1
 _N = 40_000
+_OPERATIONS = 6  # an element of the softmax: twice x - largest and exp, a sum, a product
 
 
 def check(work: Work) -> Iterator[Finding]:
     """First the variance, then the softmax."""
     native = work.native()
     yield from _variance(native)
-    yield from _softmax(native)
+    moved = yield from _softmax(native)
     n = 1 << 22
     x, out = torch.randn(n) * 100, torch.full((n,), torch.nan)
     native.plain({"x": x, "out": out}, (n, _SOFTMAX))
     yield _shares("at full speed", x, out, _OVERFLOWS)
     call = lambda: native.plain({"x": x, "out": out}, (n, _SOFTMAX))  # noqa: E731
-    yield roof.share(call, 3 * x.nbytes, "cpu", _ROOF, threads=1)
+    yield roof.share(
+        *(call, 3 * x.nbytes, "cpu", _ROOF),
+        threads=1,
+        operations=_OPERATIONS * n,
+        moved=moved * n,
+    )
 
 
 def _variance(native: Native) -> Iterator[Finding]:
@@ -38,7 +44,8 @@ def _variance(native: Native) -> Iterator[Finding]:
     yield _reads("reads", counts, 1)
 
 
-def _softmax(native: Native) -> Iterator[Finding]:
+def _softmax(native: Native) -> Generator[Finding, None, float]:
+    """Returns the bytes that it moved for each element."""
     masked = torch.randn(_N)
     masked[:100] = masked[5000:6000] = -torch.inf
     rising = torch.linspace(-50, 400, _N)
@@ -52,6 +59,7 @@ def _softmax(native: Native) -> Iterator[Finding]:
         counts = native.counted({"x": x, "out": out}, (_N, _SOFTMAX))
         yield _shares(what, x, out, says)
     yield _reads("reads", counts, 2)
+    return counts.bytes_moved / _N
 
 
 def _shares(what: str, x: Tensor, out: Tensor, says: str) -> Finding:

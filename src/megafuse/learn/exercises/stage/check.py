@@ -58,6 +58,7 @@ TASK = Task(
     ),
     large=(1 << 24,),
     least=lambda size: 16 * size[0],
+    operations=lambda size: 5 * size[0],
     limits=(
         cuda.moved(lambda size: 16 * size[0], _APART),
         cuda.banks("Threads of a warp want several words of the same bank.", 2.0),

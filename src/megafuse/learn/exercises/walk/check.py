@@ -40,7 +40,8 @@ def check(work: Work) -> Iterator[Finding]:
     native.plain(large, (rows, cols))
     yield _result("at full speed", large)
     run = lambda: native.plain(large, (rows, cols))  # noqa: E731
-    yield roof.share(run, 2 * large["x"].nbytes, "cpu", threads=1)
+    floats = rows * cols
+    yield roof.share(run, 8 * floats, "cpu", threads=1, operations=floats, moved=each * floats)
 
 
 def _arrays(rows: int, cols: int) -> dict[str, Tensor]:
@@ -50,8 +51,24 @@ def _arrays(rows: int, cols: int) -> dict[str, Tensor]:
 
 def _result(what: str, arrays: dict[str, Tensor]) -> Finding:
     exact = arrays["x"].double() * arrays["scale"].double()
-    says = "Each element of x is multiplied by the number of its column. nan: never written."
+    says = (
+        _unwritten(arrays["out"]) + "Each element of x is multiplied by the number of its column."
+    )
     return tensors.close(what, arrays["out"], exact, torch.float32, 1e-6, says)
+
+
+def _unwritten(out: Tensor) -> str:
+    """Which rows or columns still hold the nan that they began with."""
+    never = out.isnan()
+    for name, whole in (("row", never.all(1)), ("column", never.all(0))):
+        places = whole.nonzero().flatten().tolist()
+        if places and len(places) < len(whole):
+            told = ", ".join(map(str, places[:4])) + (", …" if len(places) > 4 else "")
+            return (
+                f"Never written: {name} {told} of 0 to {len(whole) - 1}. Look at where the loop "
+                "begins and ends. "
+            )
+    return "nan: never written. " if never.any() else ""
 
 
 def _why(each: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from megafuse.learn.exercises import cuda
 from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
@@ -44,6 +45,20 @@ _NARROW = (
     "Fewer instructions, and more bytes under way for each."
 )
 
+
+def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
+    x = arrays["x"].double()
+    right = _exact(arrays)["out"]
+    for k, name in enumerate("xyzw"):
+        wrong = right.clone()
+        wrong[k : len(x) // 4 * 4 : 4] = x[k : len(x) // 4 * 4 : 4]
+        yield (
+            "out",
+            f"v.{name} is not multiplied: every fourth float went through as it was.",
+            wrong,
+        )
+
+
 TASK = Task(
     kernel=Kernel("scale", "IOfi"),
     launch=lambda size: Launch((cuda.blocks(size[0], 4 * 128),), (128,), size, (_SCALE,)),
@@ -57,11 +72,13 @@ TASK = Task(
     ),
     large=(1 << 24,),
     least=lambda size: 8 * size[0],
+    operations=lambda size: size[0],
     limits=(
         cuda.instructions(lambda size: 2 * cuda.blocks(size[0], 128) + 4, _NARROW),
         cuda.moved(lambda size: 8 * size[0] + 256, "Neighbours side by side."),
     ),
     tolerance=1e-6,
+    known=_known,
     means={
         Kind.READ_OUTSIDE: _END,
         Kind.WRITTEN_OUTSIDE: _END,

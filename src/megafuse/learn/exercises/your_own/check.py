@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from megafuse.bench import compare, speedup
 from megafuse.compiler import fuse, optimize
 from megafuse.diagnose.api import diagnose
+from megafuse.diagnose.diagnosis import Diagnosis
 from megafuse.learn.exercises import roof, tensors
-from megafuse.learn.exercises.findings import Finding, Stop
+from megafuse.learn.exercises.findings import Finding, Run, Stop
 from megafuse.learn.exercises.work import Work
 from megafuse.learn.explain import megabytes, seconds
 from megafuse.learn.ledger import count
@@ -47,9 +48,11 @@ def check(work: Work) -> Iterator[Finding]:
         yield tensors.close("result", result, exact, result.dtype, 1e-4, _RESULT)
         yield _source(function, fused.source_for(*given))
         work.stage("your function was diagnosed")
-        yield from _diagnosed(function, given)
+        diagnosis = diagnose(function, *given)
+        yield from _diagnosed(diagnosis)
         work.stage("your function was timed")
-        yield from _timed(function, fused, given, work.device)
+        moved = (ledger.bytes_moved, told.bytes_moved)
+        yield from _timed(function, fused, given, work.device, diagnosis.record.flops, moved)
 
 
 def _function(names: dict[str, Any], work: Work) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -98,8 +101,7 @@ def _source(function: Callable[..., Any], source: str) -> Finding:
     return Finding("the kernel", None, f"{len(lines) - first} lines of C++", drawn="\n".join(shown))
 
 
-def _diagnosed(function: Callable[..., Any], given: tuple[Any, ...]) -> Iterator[Finding]:
-    found = diagnose(function, *given)
+def _diagnosed(found: Diagnosis) -> Iterator[Finding]:
     for each in found.findings[:2]:
         where = f"line {each.where.line}: " if each.where.line else ""
         yield Finding("diagnose", None, f"{where}{each.title}. {each.advice}")
@@ -119,8 +121,14 @@ class _Model(nn.Module):
 
 
 def _timed(
-    function: Callable[..., Any], fused: Callable[..., Any], given: tuple[Any, ...], device: str
+    function: Callable[..., Any],
+    fused: Callable[..., Any],
+    given: tuple[Any, ...],
+    device: str,
+    flops: int,
+    moved: tuple[int, int],
 ) -> Iterator[Finding]:
+    """`moved`: bytes, by PyTorch and fused."""
     model = optimize(_Model(function))
     taken = compare(
         {
@@ -134,7 +142,8 @@ def _timed(
         rounds=5,
     )
     eager = taken["eager"].median
-    yield Finding("PyTorch", None, seconds(eager), number=eager, unit="s")
+    run = Run(device, flops, moved[0], eager) if flops else None
+    yield Finding("PyTorch", None, seconds(eager), number=eager, unit="s", run=run)
     for name in ("fuse", "optimize"):
         gain = speedup(taken["eager"], taken[name])
         yield Finding(
@@ -144,6 +153,7 @@ def _timed(
             f"{seconds(taken[name].median)}",
             number=taken[name].median,
             unit="s",
+            run=Run(device, flops, moved[1], taken[name].median) if flops else None,
         )
     least = sum(a.nbytes for a in (*given, function(*given)) if isinstance(a, Tensor))
     yield roof.share(lambda: fused(*given), least, device, kept=False)

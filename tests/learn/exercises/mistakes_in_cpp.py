@@ -1,0 +1,98 @@
+"""Typical mistakes in the C++ exercises."""
+
+from __future__ import annotations
+
+from exercises.checked import Mistakes
+
+MISTAKES: Mistakes = {
+    "functor": {
+        "shift is forgotten": (
+            "scale * x + shift",
+            "scale * x",
+            "float32",
+            "The shift is left out",
+        ),
+        "libm in a functor": (
+            '#include "pointwise.h"',
+            '#include "pointwise.h"\n#include <cmath>',
+            "for the GPU",
+            "no system headers",
+        ),
+        "a functor that is not a product": (
+            "x * gate",
+            "gate",
+            "float32",
+            "The product with x is missing",
+        ),
+        "the wrong activation": (
+            "Sigmoid::value",
+            "Tanh::value",
+            "float32",
+            "That is x * tanh(scale * x + shift)",
+        ),
+    },
+    "walk": {
+        "four columns at a time": (
+            "  for (long r = 0; r < rows; ++r) {\n    for (long c = 0; c < cols; ++c) {",
+            (
+                "  for (long b = 0; b < cols; b += 4) for (long r = 0; r < rows; ++r) {\n"
+                "    for (long c = b; c < b + 4 && c < cols; ++c) {"
+            ),
+            "bytes moved",
+            "32 bytes travel for each float",
+        ),
+        "a step too far": (
+            "r < rows",
+            "r <= rows",
+            "stays inside",
+            "In C++ nothing stops such an access",
+        ),
+        "the last column is left out": (
+            "c < cols",
+            "c < cols - 1",
+            "37 × 29",
+            "Never written: column 28 of 0 to 28",
+        ),
+    },
+    "cut_a_pass": {
+        "divided by cols - 1": (
+            "squares / cols",
+            "squares / (cols - 1)",
+            "short rows",
+            "was divided by cols - 1",
+        ),
+        "the root is forgotten": (
+            "1 / std::sqrt(variance + 1e-5f)",
+            "1 / (variance + 1e-5f)",
+            "short rows",
+            "The root is forgotten",
+        ),
+        "a pass too many": (
+            "float mean = sum / cols;",
+            (
+                "sum = 0; for (long c = 0; c < cols; ++c) sum += row[c] - first;\n"
+                "    float mean = sum / cols;"
+            ),
+            "bytes moved",
+            "two readings are what is left",
+        ),
+    },
+    "stable_sums": {
+        "stable with a pass more": (
+            "float largest = -3e38f, sum = 0;",
+            (
+                "float largest = -3e38f, sum = 0;\n"
+                "  for (long i = 0; i < n; ++i) largest = std::fmax(largest, x[i]);\n"
+            ),
+            "reads",
+            "twice would do",
+        ),
+        "masked first": ("-3e38f", "-INFINITY", "masked", "-inf - (-inf)"),
+        "the sum is not mended in C++": (
+            "sum = sum * std::exp(largest - v) + 1",
+            "sum = sum + 1",
+            "softmax",
+            "the results add up to 1",
+        ),
+    },
+}
