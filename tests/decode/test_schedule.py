@@ -56,7 +56,9 @@ def test_the_compiler_agrees_about_the_size(tmp_path: Any) -> None:
     from megafuse.runtime import cpp, sources
 
     wanted = {name: 8 * len(members(name)) for name in ("Phase", "Step")}
-    checks = "".join(f'static_assert(sizeof(mf::decode::{n}) == {b}, "");\n' for n, b in wanted.items())
+    checks = "".join(
+        f'static_assert(sizeof(mf::decode::{n}) == {b}, "");\n' for n, b in wanted.items()
+    )
     cpp.compile_shared(
         '#include "decode.h"\n' + checks, tmp_path / "x.so", include=[sources.KERNELS]
     )

@@ -6,19 +6,21 @@ Not run on a GPU yet: compiled for every architecture from sm_80 on, and run in 
 from __future__ import annotations
 
 import ctypes
+import time
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from megafuse.decode.errors import Unsupported
-from megafuse.decode.kernel import THREADS, Variant, cuda_source, lost_wait
+from megafuse.decode.kernel import NOT_YET, THREADS, Variant, Words, cuda_source, lost_wait
 from megafuse.decode.words import Struct
 from megafuse.runtime import build
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DECLARED = 1024  # bytes that the kernel's own shared variables have, and more
 _STAGE, _SMALL_STAGE, _LARGE = 64 << 10, 40 << 10, 128 << 10
+_NAP = 2e-5  # seconds between two looks at the tokens
 _FAILED = 16  # the word of the barrier that tells of a lost wait
 
 
@@ -54,11 +56,17 @@ def chunk_on_gpu(max_length: int) -> int:
     return 64 if max_length <= 1024 else 128 if max_length <= 2048 else 256
 
 
+def host_words(device: torch.device, *shape: int) -> Tensor:
+    """64-bit words of 0 that host and kernel both see while the kernel runs."""
+    return torch.zeros(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
+
+
 class CudaKernel:
     """As CpuKernel. `barrier` is the step's, in device memory."""
 
     def __init__(self, variant: Variant, barrier: Tensor, threads: int = THREADS) -> None:
         self._barrier, self._threads = barrier, threads
+        self._ended: Any = None  # the event after the last launch
         index = barrier.device.index or 0
         major, minor = torch.cuda.get_device_capability(index)
         if major < 8:
@@ -73,7 +81,15 @@ class CudaKernel:
             "cuModuleGetFunction", ctypes.byref(self._function), self._module, b"megafuse_decode"
         )
 
-    def launch(self, step: Struct) -> None:
+    def open(self, step: Struct) -> None:
+        """Nothing to prepare: a GPU has its threads."""
+
+    def close(self, step: Struct) -> None:
+        if self._ended is not None:
+            self._ended.synchronize()
+
+    def begin(self, step: Struct) -> None:
+        """Returns at once, as launches do."""
         self._barrier.zero_()
         shared = step["stage_bytes"] + 4 * step["input_floats"]
         self._do("cuFuncSetAttribute", self._function, _MAX_DYNAMIC_SHARED, shared)
@@ -83,7 +99,21 @@ class CudaKernel:
         self._do(
             "cuLaunchCooperativeKernel", self._function, *grid, *block, shared, stream, arguments
         )
-        if int(self._barrier[_FAILED]):
+        self._ended = _event(self._barrier.device)
+
+    launch = begin  # its tokens are there when `wait` says so, of a whole text too
+
+    def wait(self, step: Struct, out: Words, column: int) -> bool:
+        """As CpuKernel's: looks at the words in the host's memory that the kernel writes."""
+        assert self._ended is not None
+        while bool((out[:, column] == NOT_YET).any()):
+            if self._ended.query():
+                return not bool((out[:, column] == NOT_YET).any())
+            time.sleep(_NAP)
+        return True
+
+    def finish(self, step: Struct) -> None:
+        if int(self._barrier[_FAILED]):  # waits for the kernel
             raise lost_wait(step, "block")
 
     def _do(self, name: str, *arguments: Any) -> None:
@@ -97,3 +127,10 @@ class CudaKernel:
 
 def _stream(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def _event(device: torch.device) -> Any:
+    """That all work of the stream so far is done."""
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event
