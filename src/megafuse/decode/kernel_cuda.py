@@ -5,7 +5,9 @@ Not run on a GPU yet: compiled for every architecture from sm_80 on, and run in 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import time
 from typing import Any
 
@@ -71,15 +73,8 @@ class CudaKernel:
         major, minor = torch.cuda.get_device_capability(index)
         if major < 8:
             raise Unsupported("the GPU", f"sm_{major}{minor}", "those from sm_80 on")
-        label = f"decode step, batch {variant.batch}"
-        source = cuda_source(variant, threads)
-        cubin = build.cuda_binary(source, f"sm_{major}{minor}", label, False)
-        self._driver = ctypes.CDLL("libcuda.so.1")
-        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        self._do("cuModuleLoadData", ctypes.byref(self._module), cubin)
-        self._do(
-            "cuModuleGetFunction", ctypes.byref(self._function), self._module, b"megafuse_decode"
-        )
+        with _on(barrier.device):
+            self._function = _loaded(variant, threads, index, f"sm_{major}{minor}")
 
     def open(self, step: Struct) -> None:
         """Nothing to prepare: a GPU has its threads."""
@@ -92,14 +87,21 @@ class CudaKernel:
         """Returns at once, as launches do."""
         self._barrier.zero_()
         shared = step["stage_bytes"] + 4 * step["input_floats"]
-        self._do("cuFuncSetAttribute", self._function, _MAX_DYNAMIC_SHARED, shared)
         arguments = (ctypes.c_void_p * 1)(step.words.data_ptr())
         grid, block = (step["threads"], 1, 1), (self._threads, 1, 1)
-        stream = ctypes.c_void_p(_stream(self._barrier.device))
-        self._do(
-            "cuLaunchCooperativeKernel", self._function, *grid, *block, shared, stream, arguments
-        )
-        self._ended = _event(self._barrier.device)
+        with _on(self._barrier.device):
+            stream = ctypes.c_void_p(_stream(self._barrier.device))
+            _do("cuFuncSetAttribute", self._function, _MAX_DYNAMIC_SHARED, shared)
+            _do(
+                "cuLaunchCooperativeKernel",
+                self._function,
+                *grid,
+                *block,
+                shared,
+                stream,
+                arguments,
+            )
+            self._ended = _event(self._barrier.device)
 
     launch = begin  # its tokens are there when `wait` says so, of a whole text too
 
@@ -113,16 +115,37 @@ class CudaKernel:
         return True
 
     def finish(self, step: Struct) -> None:
-        if int(self._barrier[_FAILED]):  # waits for the kernel
+        """As CpuKernel's. The caller's stream may be another one by now, so the event decides."""
+        assert self._ended is not None
+        self._ended.synchronize()
+        if int(self._barrier[_FAILED]):
             raise lost_wait(step, "block")
 
-    def _do(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._driver, name)(*arguments)
-        if status:
-            text = ctypes.c_char_p()
-            self._driver.cuGetErrorString(status, ctypes.byref(text))
-            said = (text.value or b"").decode(errors="replace")
-            raise RuntimeError(f"{name} of the CUDA driver failed with {status}: {said}")
+
+@functools.cache  # once a process: a driver's module is never unloaded
+def _loaded(variant: Variant, threads: int, index: int, arch: str) -> ctypes.c_void_p:
+    """The kernel on device `index`, which is the current one."""
+    label = f"decode step, batch {variant.batch}"
+    cubin = build.cuda_binary(cuda_source(variant, threads), arch, label, False)
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    _do("cuModuleLoadData", ctypes.byref(module), cubin)
+    _do("cuModuleGetFunction", ctypes.byref(function), module, b"megafuse_decode")
+    return function
+
+
+def _do(name: str, *arguments: Any) -> None:
+    driver = ctypes.CDLL("libcuda.so.1")
+    status = getattr(driver, name)(*arguments)
+    if status:
+        text = ctypes.c_char_p()
+        driver.cuGetErrorString(status, ctypes.byref(text))
+        said = (text.value or b"").decode(errors="replace")
+        raise RuntimeError(f"{name} of the CUDA driver failed with {status}: {said}")
+
+
+def _on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The driver's calls are about the current device, which may be another one than the model's."""
+    return torch.cuda.device(device)
 
 
 def _stream(device: torch.device) -> int:

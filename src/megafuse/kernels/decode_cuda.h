@@ -30,6 +30,19 @@ __device__ __forceinline__ u32 load_acquire(const u32* from) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
+// Words in the host's memory, which it reads and writes while the kernel runs. Each says all by
+// itself, so no order among them is asked for.
+__device__ __forceinline__ u64 load_from_host(u64 address) {
+  u64 value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];"
+               : "=l"(value)
+               : "l"(at<const u64>(address))
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_to_host(i64* to, i64 value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(u64(value)) : "memory");
+}
 // 16 bytes from global to shared memory, which arrive some time before fetched() returns.
 __device__ __forceinline__ void fetch(void* to, const void* from) {
   const u64 place = __cvta_generic_to_shared(to);
@@ -592,8 +605,12 @@ struct DecodeCuda {
     return drawn_from(scores, chances, least, u64(double(high) * 0x1p-53 * double(total)));
   }
 
-  // Whole rows, a block each.
+  __device__ u32* halted() const { return at<u32>(s.barrier) + 64; }
+
+  // Whole rows, a block each. Meanwhile the last block, which seldom has one, asks the host, and
+  // passes on what it says, so that all blocks stop after the same token.
   __device__ void sample(i64 token, bool stepped) const {
+    if (block == blocks - 1 && threadIdx.x == 0) *halted() = load_from_host(s.halt) != 0;
     for (i64 b = block; b < kBatch; b += blocks) {
       i64 next = i64(s.pad);
       const bool over = ended(b);
@@ -607,7 +624,7 @@ struct DecodeCuda {
           if (at<const i64>(s.stop)[i] == next) at<i64>(s.finished)[b] = 1;
       }
       at<i64>(s.tokens)[b] = next;
-      at<i64>(s.out)[b * i64(s.out_pitch) + token] = next;
+      store_to_host(at<i64>(s.out) + b * i64(s.out_pitch) + token, next);
     }
   }
 
@@ -685,9 +702,12 @@ struct DecodeCuda {
     for (i64 token = 0; token < i64(s.steps); ++token) {
       const i64 first = token ? 0 : i64(s.first_phase);
       for (i64 i = first; i < i64(s.phase_count); ++i) {
-        fetched();  // by this thread; a barrier of the block comes before anyone reads them
-        __syncthreads();
-        if (staged_phase != i) staged_rows = phases[i].kind == kAttend ? staged_rows : 0;
+        if (staged_phase == i) {
+          fetched();  // what this thread asked for; with the others' once all are here
+          __syncthreads();
+        } else if (phases[i].kind != kAttend) {
+          staged_rows = 0;
+        }
         run_phase(phases[i], token, first == 0);
         look_ahead(phases, i);
         const bool last = token + 1 == i64(s.steps) && i + 1 == i64(s.phase_count);
@@ -698,8 +718,7 @@ struct DecodeCuda {
           before = after;
         }
       }
-      if (block == 0 && threadIdx.x == 0) *at<i64>(s.made) = token + 1;
-      if (all_ended()) return;
+      if (all_ended() || *halted()) return;
     }
   }
 };
