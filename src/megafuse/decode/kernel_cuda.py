@@ -144,7 +144,7 @@ def _do(name: str, *arguments: Any) -> None:
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """The driver's calls are about the current device, which may be another one than the model's."""
+    """The driver's calls are about the current device, which may not be the model's."""
     return torch.cuda.device(device)
 
 
