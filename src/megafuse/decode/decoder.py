@@ -103,7 +103,7 @@ class Decoder:
         if max_length < 1:
             raise ValueError(f"max_length is {max_length}: expected at least 1 token")
         self._parts = with_int8(parts) if weights == "int8" else parts
-        self.max_length, self.batch = max_length, batch
+        self.max_length, self.batch, self.device = max_length, batch, where
         self.threads = threads or (processors(where) if on_gpu else torch.get_num_threads())
         self._cache = Cache(self._parts, max_length, batch)
         self.schedule: Schedule = schedule(self._parts, self._cache)

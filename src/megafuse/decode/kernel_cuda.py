@@ -21,7 +21,8 @@ from megafuse.runtime import build
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DECLARED = 1024  # bytes that the kernel's own shared variables have, and more
-_STAGE, _SMALL_STAGE, _LARGE = 64 << 10, 40 << 10, 128 << 10
+STAGE = 64 << 10  # bytes of weights fetched ahead, of blocks that may have _LARGE of shared memory
+_SMALL_STAGE, _LARGE = 40 << 10, 128 << 10
 _NAP = 2e-5  # seconds between two looks at the tokens
 _FAILED = 16  # the word of the barrier that tells of a lost wait
 
@@ -31,7 +32,7 @@ def shared_memory(limit: int, least_floats: int, most_floats: int) -> tuple[int,
 
     A wait of 1 µs is 33 KB of an H200's share for one multiprocessor: 64 KB cover it.
     """
-    stage = _STAGE if limit >= _LARGE else _SMALL_STAGE
+    stage = STAGE if limit >= _LARGE else _SMALL_STAGE
     floats = min((limit - _DECLARED - stage) // 4, most_floats)
     if floats < least_floats:
         raise Unsupported(
