@@ -10,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +27,7 @@ from cuda_on_cpu.gpu import ORDERS, SHARED, Gpu
 from megafuse.decode import decoder as decoding
 from megafuse.decode import kernel_cuda, workspace
 from megafuse.decode.kernel import NOT_YET
+from megafuse.runtime import sources
 
 # Family, dtype, weights: with and without vectors, norms of heads, windows and biases.
 CASES: list[tuple[str, torch.dtype, str | None]] = [
@@ -47,6 +51,34 @@ def problems(gpu: Gpu, sm: str = "80") -> Iterator[tuple[str, str]]:
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         yield f"decode {family} {dtype} {weights or ''}", problem
+
+
+# Mistakes in decode_cuda.h: the order of threads that shows it, a part of the source, and what
+# stands there instead.
+PLANTED = {
+    "copies are not waited for": ("reverse", "fetched();  // what", "// what"),
+    "blocks do not wait": ("forward", "load_acquire(arrived) < wanted", "false"),
+    "copies onto rows in use": ("forward", "__syncthreads();  // nobody", "// nobody"),
+}
+
+
+def planted(gpu: Gpu, name: str) -> str:
+    """Nothing where the emulator shows it. One a process, whose kernels have it from then on."""
+    order, before, after = PLANTED[name]
+    folder = Path(tempfile.mkdtemp()) / "kernels"
+    shutil.copytree(sources.KERNELS, folder)
+    header = (folder / "decode_cuda.h").read_text(encoding="utf-8")
+    assert header.count(before) == 1, before
+    (folder / "decode_cuda.h").write_text(header.replace(before, after), encoding="utf-8")
+    changed: Any = sources
+    changed.KERNELS = folder
+    _pretend(gpu, "80")
+    torch.manual_seed(0)
+    model, ids = make("llama-3"), text(6)
+    expected = mf.decode.compile(model, LENGTH).logits(ids)
+    gpu.order(order)
+    found = mf.decode.compile(model.to("cuda"), LENGTH, threads=3).logits(ids).cpu()
+    return "" if _far(found, expected, torch.float32) else "the logits are right"
 
 
 def _pretend(gpu: Gpu, sm: str) -> None:
