@@ -55,6 +55,7 @@ class Workspace:
         self.seen = torch.zeros(batch, model.vocab, dtype=torch.uint8, device=where)
         # The host reads tokens while the kernel runs, and sets `halt` to end it.
         self.out, self.halt = host_words(where, batch, tokens), host_words(where, 1)
+        self.bests = torch.zeros(batch, threads, dtype=torch.int64, device=where)
         self.barrier = torch.zeros(64, dtype=torch.int64, device=where)
         cosines, sines = angles or (None, None)
         self.step = Struct(
@@ -92,6 +93,7 @@ class Workspace:
                 "halt": self.halt,
                 "clocks": schedule.clocks,
                 "barrier": self.barrier,
+                "bests": self.bests,
             },
         )
 

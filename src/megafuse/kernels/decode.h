@@ -66,6 +66,7 @@ struct Step {
   u64 barrier;                      // 64 words of 0
   u64 pool;                         // CPU: the threads (decode_pool.h)
   u64 stage_bytes, input_floats;    // GPU: shared memory for weights fetched ahead, and the rest
+  u64 bests;                        // GPU: [batch, blocks], the likeliest of each block's logits
 };
 
 // What a launch returns.

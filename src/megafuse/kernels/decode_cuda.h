@@ -451,9 +451,43 @@ struct DecodeCuda {
     product(p, in, i64(s.inner_pitch), [&](i64 row, int b, float v) { x(b)[row] += v; });
   }
 
+  // A score, then the first of those that have it: the largest key is the likeliest token's.
+  __device__ static u64 key_of(float score, i64 token) {
+    return u64(ordered(score)) << 32 | u32(~u32(token));
+  }
+  __device__ static i64 token_of(u64 key) { return i64(u32(~u32(key))); }
+
+  // Leaves the largest key of this block's logits beside them, so that no block has to read all of
+  // them again to find the likeliest.
   __device__ void head(const Phase& p) const {
+    __shared__ u64 most[kBatch];
+    if (threadIdx.x < kBatch) most[threadIdx.x] = 0;
     const float* const in = norm(p);
-    product(p, in, i64(s.own_pitch), [&](i64 row, int b, float v) { logits(b)[row] = v; });
+    u64 best[kBatch] = {};  // of this warp, in its lane 0
+    product(p, in, i64(s.own_pitch), [&](i64 row, int b, float v) {
+      logits(b)[row] = v;
+      const u64 key = key_of(v, row);
+      best[b] = key > best[b] ? key : best[b];
+    });
+    if (lane == 0)
+      for (int b = 0; b < kBatch; ++b) atomicMax(&most[b], best[b]);
+    __syncthreads();
+    if (threadIdx.x < kBatch) at<u64>(s.bests)[threadIdx.x * blocks + block] = most[threadIdx.x];
+  }
+
+  // Of all blocks, after the head's phase; every thread gets it.
+  __device__ i64 likeliest(i64 b) const {
+    u64 best = 0;
+    for (i64 i = lane; i < blocks; i += 32) {
+      const u64 key = at<const u64>(s.bests)[b * blocks + i];
+      best = key > best ? key : best;
+    }
+#pragma unroll
+    for (int bit = 16; bit > 0; bit /= 2) {
+      const u64 other = __shfl_xor_sync(0xffffffffu, best, bit);
+      best = other > best ? other : best;
+    }
+    return token_of(best);
   }
 
   // ---- the next token
@@ -565,12 +599,12 @@ struct DecodeCuda {
     float* const chances = at<float>(s.chances) + b * n;
     const float penalty = float(number(s.penalty));
     u64* const room = reinterpret_cast<u64*>(stage);
-    u64 best = 0;  // the score, then the first of those that have it
+    u64 best = 0;
     for (i64 i = threadIdx.x; i < n; i += kThreads) {
       const float x = logits(b)[i], punished = x < 0 ? x * penalty : x / penalty;
       const float score = seen[i] ? punished : x;
       scores[i] = score;
-      const u64 key = u64(ordered(score)) << 32 | u32(~u32(i));
+      const u64 key = key_of(score, i);
       best = key > best ? key : best;
     }
     __syncthreads();
@@ -579,7 +613,7 @@ struct DecodeCuda {
     atomicMax(room, best);
     __syncthreads();
     best = *room;
-    const i64 first = i64(u32(~u32(best)));
+    const i64 first = token_of(best);
     const double temperature = number(s.temperature), top_p = number(s.top_p);
     if (temperature == 0) return first;
     const float most = scores[first], rate = float(1.0 / temperature);
@@ -610,11 +644,12 @@ struct DecodeCuda {
   // Whole rows, a block each. Meanwhile the last block, which seldom has one, asks the host, and
   // passes on what it says, so that all blocks stop after the same token.
   __device__ void sample(i64 token, bool stepped) const {
+    const bool plain = number(s.temperature) == 0 && number(s.penalty) == 1;
     if (block == blocks - 1 && threadIdx.x == 0) *halted() = load_from_host(s.halt) != 0;
     for (i64 b = block; b < kBatch; b += blocks) {
       i64 next = i64(s.pad);
       const bool over = ended(b);
-      if (!over) next = next_token(b, s.drawn + u64(token));
+      if (!over) next = plain && stepped ? likeliest(b) : next_token(b, s.drawn + u64(token));
       __syncthreads();
       if (threadIdx.x != 0) continue;
       if (!over) {
