@@ -17,6 +17,7 @@ import torch
 import megafuse as mf
 from decode.tiny import make, text
 from megafuse.decode import Decoder
+from megafuse.runtime import cpp, sources
 
 TASKS = Path("/proc/self/task")
 pytestmark = pytest.mark.skipif(not TASKS.is_dir(), reason="counts threads in /proc")
@@ -147,3 +148,21 @@ def test_threads_that_the_system_does_not_start() -> None:
     decoder._space.step["threads"] = 5000
     with pytest.raises(RuntimeError, match="did not start 5000 threads"):
         decoder.generate([5], 3)
+
+
+@pytest.mark.slow
+def test_threads_do_not_race(tmp_path: Path) -> None:
+    """By ThreadSanitizer, which also knows the orders of memory that this CPU never shows."""
+    compiler = cpp.find()
+    assert compiler is not None
+    program = tmp_path / "races"
+    source = Path(__file__).with_name("pool_races.cpp")
+    flags = ["-std=c++17", "-O1", "-g", "-fsanitize=thread", f"-iquote{sources.KERNELS}"]
+    command = [*compiler.command, *flags, str(source), "-o", str(program), "-lpthread"]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("no ThreadSanitizer")
+    ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=200)
+    if "unexpected memory mapping" in ran.stderr:
+        pytest.skip("this system's addresses are not ThreadSanitizer's")
+    assert "WARNING" not in ran.stderr, ran.stderr
+    assert ran.stdout == "done\n"

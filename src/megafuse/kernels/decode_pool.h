@@ -52,7 +52,7 @@ class Pool {
   u64 run(const Step& step, Work work) {
     if (const u64 trouble = start(step, work, 1)) return trouble;
     work(step, 0);
-    for (u32 turn = 1; __atomic_load_n(&busy_, __ATOMIC_ACQUIRE); ++turn) spin(turn);
+    for (u32 turn = 1; is_running(); ++turn) spin(turn);
     return kDone;
   }
 
@@ -71,9 +71,9 @@ class Pool {
     until.tv_nsec = long(end % 1000000000u);
     pthread_mutex_lock(&lock_);
     int outcome = 0;
-    while (outcome == 0 && busy_ && !is_there())
+    while (outcome == 0 && is_running() && !is_there())
       outcome = pthread_cond_timedwait(&news_, &lock_, &until);
-    const bool running = busy_ > 0;
+    const bool running = is_running();
     pthread_mutex_unlock(&lock_);
     return running;
   }
@@ -99,6 +99,8 @@ class Pool {
   };
 
   bool is_mine() const { return process_ == i64(getpid()); }
+  // Once it is not, all that its threads wrote is there to read.
+  bool is_running() const { return __atomic_load_n(&busy_, __ATOMIC_ACQUIRE) > 0; }
 
   u64 start(const Step& step, Work work, i64 first) {
     const i64 threads = i64(step.threads);
