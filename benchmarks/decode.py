@@ -3,21 +3,33 @@
     python benchmarks/decode.py                     a 135M-parameter model, float32 and bfloat16
     python benchmarks/decode.py --dtype float32 --rounds 10
     python benchmarks/decode.py --record benchmarks/results/decode-x86_64-2-cores.json
+    python benchmarks/decode.py --soak 10000 --shape tiny      10,000 tokens: is memory flat?
+    python benchmarks/decode.py --gate 2000 --dtype bfloat16   logits against float32's
+    python benchmarks/decode.py --device cuda --shape 1b --dtype bfloat16 --tokens 129 --all
 
-Random weights in the shape of SmolLM-135M (30 layers of 576, vocabulary of 49,152); batch 1, a
-prompt of 32 tokens. A contender's sample is the time of a call that makes TOKENS tokens less that
-of one which makes 1, over the tokens between, so that the prompt does not count. Contenders take
-turns, and ratios are taken round by round.
+With --all, on a machine with a GPU: tests/decode there first, then the gate, the times and a soak
+run; the first that fails is the last.
+
+Random weights in the shapes of SHAPES (by default SmolLM-135M: 30 layers of 576, vocabulary of
+49,152); batch 1, a prompt of 32 tokens. A contender's sample is the time of a call that makes some
+tokens less that of one which makes 1, over the tokens between, so that the prompt does not count.
+Contenders take turns, and ratios are taken round by round.
 
 - eager: model.generate, greedy, with its own cache.
-- torch.compile: the model's forward, compiled, in a plain loop over a static cache.
+- torch.compile: the model's forward, compiled, in a plain loop over a static cache; on a GPU with
+  CUDA graphs.
 - ours: decoder.generate; and the same with int8 weights.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import gc
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,85 +37,121 @@ from typing import Any
 
 import torch
 import transformers as hf
+from torch import Tensor
+from torch.nn import functional as F
 
 import megafuse as mf
 from megafuse.bench import machine
 from megafuse.bench.roof import roofs
 from megafuse.bench.timing import Timing, speedup
+from megafuse.decode import kernel_cuda
 from megafuse.runtime import provenance
 
-SHAPE = {
-    "vocab_size": 49152,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "tie_word_embeddings": True,
-    "eos_token_id": None,
-    "bos_token_id": None,
+# vocabulary, hidden, inner, layers, heads, key heads, tied
+SHAPES = {
+    "tiny": (1000, 256, 704, 4, 4, 2, True),
+    "135m": (49152, 576, 1536, 30, 9, 3, True),  # SmolLM
+    "1b": (128256, 2048, 8192, 16, 32, 8, True),  # Llama 3.2
+    "3b": (128256, 3072, 8192, 28, 24, 8, True),
+    "8b": (128256, 4096, 14336, 32, 32, 8, False),
 }
-PROMPT, TOKENS = 32, 25
+PROMPT = 32
+CACHES = (1, 63, 64, 65, 1023, 4095)  # of the gate
 Call = Callable[[int], object]
 
 
-def contenders(model: Any, prompt: torch.Tensor, compiled: bool) -> tuple[dict[str, Call], Any]:
+def made_model(options: argparse.Namespace, dtype: str) -> Any:
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+    heads = ("num_attention_heads", "num_key_value_heads", "tie_word_embeddings")
+    shape: dict[str, Any] = dict(zip((*names, *heads), SHAPES[options.shape], strict=True))
+    ends = {"eos_token_id": None, "bos_token_id": None, "max_position_embeddings": 8192}
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, dtype))
+    try:
+        with torch.device(options.device):
+            return hf.LlamaForCausalLM(hf.LlamaConfig(**shape, **ends)).eval()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def prompt_of(model: Any, length: int = PROMPT, kind: str = "random") -> Tensor:
+    vocab = int(model.config.vocab_size)
+    if kind == "random":
+        return torch.randint(vocab, (length,))
+    return torch.randint(vocab, (7,)).repeat(-(-length // 7))[:length]
+
+
+# ---- times
+
+
+def contenders(
+    model: Any, prompt: Tensor, tokens: int, compiled: bool
+) -> tuple[dict[str, Call], Any]:
     """What makes so many tokens, by name; and our decoder."""
-    decoder = mf.decode.compile(model, max_length=PROMPT + TOKENS)
-    int8 = mf.decode.compile(model, max_length=PROMPT + TOKENS, weights="int8")
+    decoder = mf.decode.compile(model, max_length=PROMPT + tokens)
+    int8 = mf.decode.compile(model, max_length=PROMPT + tokens, weights="int8")
+    there = prompt[None].to(model.device)
     calls: dict[str, Call] = {
-        "eager": lambda n: model.generate(prompt[None], max_new_tokens=n, do_sample=False),
+        "eager": lambda n: model.generate(there, max_new_tokens=n, do_sample=False),
         "ours": lambda n: decoder.generate(prompt, n),
         "ours, int8": lambda n: int8.generate(prompt, n),
     }
     if compiled:
-        calls["torch.compile"] = compiled_loop(model, prompt)
+        calls["torch.compile"] = compiled_loop(model, there, tokens)
     return calls, decoder
 
 
-def compiled_loop(model: Any, prompt: torch.Tensor) -> Call:
-    step = torch.compile(model.forward, dynamic=False)
+def compiled_loop(model: Any, prompt: Tensor, tokens: int) -> Call:
+    mode = "reduce-overhead" if model.device.type == "cuda" else None
+    step = torch.compile(model.forward, dynamic=False, mode=mode)
+
+    # One for all calls: a CUDA graph is of the addresses that it was recorded with.
+    cache = hf.StaticCache(config=model.config, max_cache_len=PROMPT + tokens)
 
     @torch.no_grad()
-    def generate(n: int) -> list[torch.Tensor]:
-        cache = hf.StaticCache(config=model.config, max_cache_len=PROMPT + TOKENS)
-        logits = model(prompt[None], past_key_values=cache, logits_to_keep=1).logits
+    def generate(n: int) -> list[Tensor]:
+        cache.reset()
+        logits = model(prompt, past_key_values=cache, logits_to_keep=1).logits
         made = [logits[:, -1].argmax(-1, keepdim=True)]
         while len(made) < n:
             logits = step(input_ids=made[-1], past_key_values=cache, use_cache=True).logits
-            made.append(logits[:, -1].argmax(-1, keepdim=True))
+            made.append(logits[:, -1].argmax(-1, keepdim=True).clone())
         return made
 
     return generate
 
 
-def seconds_a_token(call: Call) -> float:
+def seconds_a_token(call: Call, tokens: int, device: str) -> float:
     taken = []
-    for tokens in (1, TOKENS):
+    for count in (1, tokens):
         start = time.perf_counter()
-        call(tokens)
+        call(count)
+        if device == "cuda":
+            torch.cuda.synchronize()
         taken.append(time.perf_counter() - start)
-    return (taken[1] - taken[0]) / (TOKENS - 1)
+    return (taken[1] - taken[0]) / (tokens - 1)
 
 
-def measured(dtype: str, rounds: int, compiled: bool) -> dict[str, Any]:
-    torch.manual_seed(0)
-    model: Any = hf.LlamaForCausalLM(hf.LlamaConfig(**SHAPE)).eval().to(getattr(torch, dtype))
-    prompt = torch.randint(SHAPE["vocab_size"], (PROMPT,))
-    calls, decoder = contenders(model, prompt, compiled)
+def measured(options: argparse.Namespace, dtype: str) -> dict[str, Any]:
+    model, device, tokens = made_model(options, dtype), options.device, options.tokens
+    prompt = prompt_of(model)
+    calls, decoder = contenders(model, prompt, tokens, not options.no_compile)
     for name, call in calls.items():
         print(f"{dtype}: first call of {name}", flush=True)
         call(3)
     decoder.schedule.reset()
     samples: dict[str, list[float]] = {name: [] for name in calls}
     names = list(calls)
-    for i in range(rounds):
+    for i in range(options.rounds):
         for name in names[i % len(names) :] + names[: i % len(names)]:
-            samples[name].append(seconds_a_token(calls[name]))
+            samples[name].append(seconds_a_token(calls[name], tokens, device))
     times = {name: Timing.of(taken) for name, taken in samples.items()}
-    moved = decoder.schedule.bytes_at(PROMPT + TOKENS // 2)
+    moved = decoder.schedule.bytes_at(PROMPT + tokens // 2)
     return {
         "dtype": dtype,
+        "shape": options.shape,
+        "tokens": tokens,
         "parameters": sum(p.numel() for p in model.parameters()),
         "bytes": moved,
         "seconds": {n: [t.low, t.median, t.high] for n, t in times.items()},
@@ -115,7 +163,7 @@ def measured(dtype: str, rounds: int, compiled: bool) -> dict[str, Any]:
         },
         "share_of_roof": moved
         / times["ours"].median
-        / roofs("cpu", again=True).read,  # measured beside it
+        / roofs(device, again=True).read,  # measured beside it
         "schedule": str(decoder.schedule).splitlines(),
     }
 
@@ -136,20 +184,145 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+# ---- the gate of tests/decode/test_gate.py, on a large shape
+
+
+def divergence(found: Tensor, exact: Tensor) -> Tensor:
+    p, q = exact.double().log_softmax(-1), found.double().log_softmax(-1)
+    return F.kl_div(q, p, reduction="none", log_target=True).sum(-1)
+
+
+@torch.no_grad()
+def gate(options: argparse.Namespace, dtype: str) -> bool:
+    """Whether divergence and agreement with float32 are no worse than eager's own."""
+    model = made_model(options, dtype)
+    exact_model = copy.deepcopy(model).float()
+    each = -(-options.gate // (2 * len(CACHES)))
+    decoder = mf.decode.compile(model, max_length=max(CACHES) + each)
+    sums = {"ours": [0.0, 0.0], "eager": [0.0, 0.0]}
+    for kind in ("random", "repetitive"):
+        ids = prompt_of(model, max(CACHES) + each, kind)
+        for cached in CACHES:
+            some = ids[: cached + each]
+            eager, exact = (
+                m(some[None].to(m.device), logits_to_keep=each).logits[0].float()
+                for m in (model, exact_model)
+            )
+            ours = decoder.logits(some, prefilled=cached)
+            for name, found in (("ours", ours), ("eager", eager)):
+                sums[name][0] += float(divergence(found, exact).sum())
+                sums[name][1] += float((found.argmax(-1) == exact.argmax(-1)).sum())
+    count = 2 * each * len(CACHES)
+    for name, (apart, agreed) in sums.items():
+        print(
+            f"{dtype} {name}: divergence {apart / count:.3g}, the likeliest token is float32's "
+            f"in {agreed:.0f} of {count}"
+        )
+    (ours_apart, ours_agreed), (apart, agreed) = sums["ours"], sums["eager"]
+    return ours_apart <= apart and ours_agreed >= agreed
+
+
+# ---- soak
+
+
+def held(device: str) -> int:
+    """Bytes that this process has: of the GPU's memory, or of the host's."""
+    if device == "cuda":
+        return torch.cuda.memory_allocated()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def soak(options: argparse.Namespace, dtype: str) -> bool:
+    """Many texts one after the other, by generate, stream, streams closed early and resume: whether
+    memory stays flat after the first tenth, and the first text comes again at the end."""
+    model = made_model(options, dtype)
+    decoder = mf.decode.compile(model, max_length=256)
+    first = prompt_of(model)
+    expected = decoder.generate(first, 100).tolist()
+    made, texts, before = 0, 0, 0
+    while made < options.soak:
+        prompt = prompt_of(model, 1 + 7 * texts % 120)
+        made += decoder.generate(prompt, 60, temperature=0.8, top_p=0.9, seed=texts).numel()
+        made += len(list(decoder.stream([5], 40, resume=True)))
+        stream: Any = decoder.stream(prompt, 100)
+        made += sum(1 for _ in zip(range(10), stream, strict=False))
+        stream.close()
+        texts += 1
+        if before == 0 and made * 10 >= options.soak:
+            gc.collect()
+            before = held(options.device)
+    gc.collect()
+    grown = held(options.device) - before
+    again = decoder.generate(first, 100).tolist() == expected
+    print(
+        f"{dtype}: {made} tokens in {texts} rounds; {before / 1e6:.1f} MB after a tenth, "
+        f"{grown / 1e6:+.2f} MB since; the first text comes again: {again}"
+    )
+    return again and grown <= max(before // 100, 1 << 20)
+
+
+# ---- the command
+
+
+def tests_pass(device: str) -> bool:
+    """Those of tests/decode that are about this device."""
+    folder = Path(__file__).resolve().parents[1] / "tests/decode"
+    marked = "cuda" if device == "cuda" else "not cuda and not slow"
+    command = [sys.executable, "-m", "pytest", "--maxfail=5", "-q", str(folder), "-m", marked]
+    print(" ".join(command), flush=True)
+    return subprocess.run(command).returncode == 0
+
+
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--shape", choices=SHAPES, default="135m")
     parser.add_argument("--dtype", action="append", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--tokens", type=int, default=25, help="of a timed call; default 25")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
+    parser.add_argument(
+        "--stage", type=int, metavar="KIB", help="of weights fetched ahead, on a GPU"
+    )
+    parser.add_argument("--gate", type=int, default=0, metavar="POSITIONS")
+    parser.add_argument("--soak", type=int, default=0, metavar="TOKENS")
+    parser.add_argument(
+        "--all", action="store_true", help="tests, gate of 2000, times, soak of 10000"
+    )
     parser.add_argument("--record", type=Path, metavar="FILE.json")
     options = parser.parse_args()
-    cases = [
-        measured(dtype, options.rounds, not options.no_compile)
-        for dtype in options.dtype or ("float32", "bfloat16")
-    ]
+    if options.all:
+        options.gate, options.soak = options.gate or 2000, options.soak or 10000
+    options.dtype = options.dtype or ["float32", "bfloat16"]
+    if options.stage:
+        kernel_cuda.STAGE = options.stage << 10
+    return options
+
+
+def main() -> int:
+    options = parsed()
+    only = (options.gate or options.soak) and not options.all
+    if options.all and not tests_pass(options.device):
+        return 1
+    for asked, check in ((options.gate, gate), (options.soak if only else 0, soak)):
+        if asked and not all(check(options, dtype) for dtype in options.dtype):
+            print(f"the {check.__name__} FAILED")
+            return 1
+    if only:
+        return 0
+    timed(options)
+    if options.all and not all(soak(options, dtype) for dtype in options.dtype):
+        print("the soak FAILED")
+        return 1
+    return 0
+
+
+def timed(options: argparse.Namespace) -> None:
+    cases = [measured(options, dtype) for dtype in options.dtype]
     commit, changed = provenance.commit()
     result = {
-        "machine": machine.about("cpu"),
+        "machine": machine.about(options.device),
         "versions": {**provenance.versions(), "transformers": hf.__version__},
         "commit": commit + (" and changes" if changed else ""),
         "threads": torch.get_num_threads(),
@@ -164,4 +337,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -30,6 +31,7 @@ class Block {
     entry_ = entry;
     params_ = params;
     count_ = threads;
+    copies_are_late_ = order != Order::kForward;
     while (threads_.size() < threads) threads_.push_back(std::make_unique<Thread>());
     barriers_ = {};
     warps_.assign((threads + 31) / 32, {});
@@ -37,6 +39,7 @@ class Block {
       Thread& t = *threads_[i];
       t.index = {i, 0, 0};
       t.state = State::kReady;
+      t.copies.clear();
       t.fiber.start(&body, this);
     }
     mistake_.clear();
@@ -113,6 +116,18 @@ class Block {
     return warp.taken[lane];
   }
 
+  // An asynchronous copy arrives at once, or as late as it may: both ends of what a GPU does.
+  void copy(void* to, const void* from, size_t bytes) {
+    if (copies_are_late_)
+      current_->copies.push_back({to, from, bytes});
+    else
+      std::memcpy(to, from, bytes);
+  }
+  void copies_arrive() {
+    for (const Copy& each : current_->copies) std::memcpy(each.to, each.from, each.bytes);
+    current_->copies.clear();
+  }
+
   std::string where() const {
     return "thread " + std::to_string(current_->index.x) + " of block (" +
            std::to_string(emulated_block.x) + ", " + std::to_string(emulated_block.y) + ")";
@@ -120,7 +135,13 @@ class Block {
 
  private:
   enum class State { kReady, kAtBarrier, kAtShuffle, kDone };
+  struct Copy {
+    void* to;
+    const void* from;
+    size_t bytes;
+  };
   struct Thread {
+    std::vector<Copy> copies;  // that did not arrive yet
     Fiber fiber;
     Coordinates index;
     State state;
@@ -176,6 +197,7 @@ class Block {
   Entry entry_ = nullptr;
   void** params_ = nullptr;
   unsigned count_ = 0;
+  bool copies_are_late_ = false;
   Thread* current_ = nullptr;
   std::string mistake_;
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <math.h>
+#include <sched.h>
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -62,14 +63,19 @@ inline T __shfl_down_sync(unsigned mask, T value, unsigned by) {
   return emulated_shuffle_of(mask, value, lane + by < 32 ? lane + by : lane);
 }
 
-// ---- memory that blocks share: blocks run one after the other, and threads in turns
+// ---- memory that blocks share. Threads of a block take turns; blocks run one after the other, but
+// at once in a cooperative launch, whose kernels add integers.
 
-inline void __threadfence() {}
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 template <class T, class V>
 inline T atomicAdd(T* address, V value) {
-  const T before = *address;
-  *address = T(before + T(value));
-  return before;
+  if constexpr (T(1) / T(2) == T(0)) {
+    return __atomic_fetch_add(address, T(value), __ATOMIC_RELAXED);
+  } else {
+    const T before = *address;
+    *address = T(before + T(value));
+    return before;
+  }
 }
 template <class T, class V>
 inline T atomicMax(T* address, V value) {

@@ -1,13 +1,21 @@
 """The decode megakernel in the emulator, held against the CPU's on the same tiny models.
 
-Blocks run one after the other here, so a grid of several cannot wait for itself. Whole texts are
-made by a grid of one block; with three blocks every phase is a launch of its own, whose end is the
-wait. What is not seen so: waits between blocks that run at once, and copies that arrive late.
+Whole texts are made by one block and by three, which run at once and wait for each other as on a
+GPU. Copies into shared memory arrive at once, or as late as they may, by the order of threads. What
+is not seen so: caches that hold what another block has written over, and how long things take.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import math
+import shutil
+import tempfile
+import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +25,9 @@ from torch import Tensor
 import megafuse as mf
 from cuda_on_cpu.gpu import ORDERS, SHARED, Gpu
 from megafuse.decode import decoder as decoding
-from megafuse.decode import kernel_cuda
+from megafuse.decode import kernel_cuda, workspace
+from megafuse.decode.kernel import NOT_YET
+from megafuse.runtime import sources
 
 # Family, dtype, weights: with and without vectors, norms of heads, windows and biases.
 CASES: list[tuple[str, torch.dtype, str | None]] = [
@@ -33,7 +43,7 @@ THREADS = 128  # of a block: a quarter of what a GPU gets, in a quarter of the t
 
 
 def problems(gpu: Gpu, sm: str = "80") -> Iterator[tuple[str, str]]:
-    _pretend(sm)
+    _pretend(gpu, sm)
     for i, (family, dtype, weights) in enumerate(CASES):
         gpu.order(ORDERS[i % len(ORDERS)])
         try:
@@ -43,14 +53,67 @@ def problems(gpu: Gpu, sm: str = "80") -> Iterator[tuple[str, str]]:
         yield f"decode {family} {dtype} {weights or ''}", problem
 
 
-def _pretend(sm: str) -> None:
+# Mistakes in decode_cuda.h: the order of threads that shows it, a part of the source, and what
+# stands there instead.
+PLANTED = {
+    "copies are not waited for": ("reverse", "fetched();  // what", "// what"),
+    "blocks do not wait": ("forward", "load_acquire(arrived) < wanted", "false"),
+    "copies onto rows in use": ("forward", "__syncthreads();  // nobody", "// nobody"),
+}
+
+
+def planted(gpu: Gpu, name: str) -> str:
+    """Nothing where the emulator shows it. One a process, whose kernels have it from then on."""
+    order, before, after = PLANTED[name]
+    folder = Path(tempfile.mkdtemp()) / "kernels"
+    shutil.copytree(sources.KERNELS, folder)
+    header = (folder / "decode_cuda.h").read_text(encoding="utf-8")
+    assert header.count(before) == 1, before
+    (folder / "decode_cuda.h").write_text(header.replace(before, after), encoding="utf-8")
+    changed: Any = sources
+    changed.KERNELS = folder
+    _pretend(gpu, "80")
+    torch.manual_seed(0)
+    model, ids = make("llama-3"), text(6)
+    expected = mf.decode.compile(model, LENGTH).logits(ids)
+    gpu.order(order)
+    found = mf.decode.compile(model.to("cuda"), LENGTH, threads=3).logits(ids).cpu()
+    return "" if _far(found, expected, torch.float32) else "the logits are right"
+
+
+def _pretend(gpu: Gpu, sm: str) -> None:
     """What torch would ask a GPU for."""
     patched: Any = decoding
     patched.processors = lambda device: 1
     patched.shared_limit = lambda device: SHARED[sm] * 1024
-    streams: Any = kernel_cuda
-    streams._stream = lambda device: 0
-    streams.CudaKernel.__init__.__defaults__ = (THREADS,)
+    launching: Any = kernel_cuda
+    launching._stream = lambda device: 0
+    launching._on = lambda device: contextlib.nullcontext()
+    launching._event = lambda device: Ended()
+    launching.CudaKernel.__init__.__defaults__ = (THREADS,)
+    words: Any = workspace
+    words.host_words = lambda device, *shape: _both_see(gpu, device, shape)
+
+
+class Ended:
+    """Of a launch that has returned."""
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+
+def _both_see(gpu: Gpu, device: torch.device, shape: tuple[int, ...]) -> Tensor:
+    """Words of the host that the emulated GPU may read and write; never freed."""
+    if device.type == "cpu":
+        return torch.zeros(shape, dtype=torch.int64)
+    count = math.prod(shape)
+    gpu.driver.emulated_allocate.restype = ctypes.c_void_p
+    data = gpu.driver.emulated_allocate(ctypes.c_size_t(8 * count))
+    held = (ctypes.c_int64 * count).from_address(data)
+    return torch.frombuffer(held, dtype=torch.int64).view(shape).zero_()
 
 
 def _tried(family: str, dtype: torch.dtype, weights: str | None) -> str:
@@ -67,9 +130,16 @@ def _tried(family: str, dtype: torch.dtype, weights: str | None) -> str:
         return "two rows: another text than the CPU's"
     if problem := _sampled(on_gpu, ids[:1]):
         return problem
-    spread = mf.decode.compile(model, LENGTH, weights=weights, threads=3)
-    found = torch.stack([_by_phases(spread, int(token)) for token in ids])
-    problem = _far(found, expected, dtype)
+    if problem := _stopped(on_gpu, ids[:1]):
+        return problem
+    spread = mf.decode.compile(model, LENGTH, weights=weights, threads=3, batch=2)
+    if problem := _far(spread.logits(ids).cpu(), expected, dtype):
+        return f"three blocks: {problem}"
+    if dtype == torch.float32 and spread.generate(prompts, 24).tolist() != told.tolist():
+        return "three blocks, two rows: another text than the CPU's"
+    if (family, dtype) != CASES[0][:2]:
+        return ""
+    problem = _sampled(spread, ids[:1]) or _stopped(spread, ids[:1])
     return f"three blocks: {problem}" if problem else ""
 
 
@@ -82,14 +152,31 @@ def _far(found: Tensor, expected: Tensor, dtype: torch.dtype) -> str:
     return f"logits differ by {off:g}, more than {room:g}" if not off <= room else ""
 
 
-def _by_phases(decoder: Any, token: int) -> Tensor:
-    """One token, a launch for each phase but sampling."""
-    space = decoder._space
-    space.tokens[0] = token
-    for phase in range(len(decoder.schedule) - 1):
-        decoder._launch(1, phase + 1, phase, 1)
-    decoder._cache.lengths[0] += 1
-    return space.logits[0].cpu().clone()
+def _stopped(decoder: Any, prompt: Tensor) -> str:
+    """A stream that is closed early ends its launch; what was not taken is not in the text."""
+    whole = decoder.generate(prompt, 40).tolist()
+    stream = decoder.stream(prompt, 40)
+    taken = [next(stream) for _ in range(5)]
+    stream.close()
+    went_on = decoder.generate([], 35, resume=True).tolist()
+    if taken + went_on != whole:
+        return "after a stream that was closed the text goes on otherwise"
+    decoder._space.halt[0] = 0
+    watcher = threading.Thread(target=_halt_at, args=(decoder._space, 4))
+    decoder._space.out[:] = NOT_YET
+    decoder._cache.lengths[0] = 0
+    watcher.start()
+    decoder._launch(40, len(decoder.schedule), 0, 1)
+    watcher.join()
+    made = int((decoder._space.out[0] != NOT_YET).sum())
+    return "" if 4 < made < 40 else f"stopped by the host after 4 tokens, it made {made}"
+
+
+def _halt_at(space: Any, column: int) -> None:
+    """As the host would, while the kernel runs."""
+    while space.out[0, column] == NOT_YET:
+        time.sleep(0.001)
+    space.halt[0] = 1
 
 
 def _sampled(decoder: Any, prompt: Tensor) -> str:

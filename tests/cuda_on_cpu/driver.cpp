@@ -1,20 +1,21 @@
 // libcuda.so.1 of a machine without a GPU: as much of the CUDA driver as the host runtime calls
-// (runtime/host/core/driver.h). A module is the path of a shared object, and a launch runs its
-// blocks one after another.
+// (runtime/host/core/driver.h). A module is the path of a shared object. A launch runs its blocks one
+// after another; a cooperative one all at once, each in a thread of its own.
 #include <dlfcn.h>
 #include <link.h>
 #include <signal.h>
 
 #include <mutex>
+#include <thread>
 
 #include "block.h"
 #include "memory.h"
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-Coordinates* emulated_thread = nullptr;
-Coordinates emulated_block{}, emulated_block_size{}, emulated_grid_size{};
-void* emulated_shared = nullptr;
+__thread Coordinates* emulated_thread = nullptr;
+__thread Coordinates emulated_block, emulated_block_size, emulated_grid_size;
+__thread void* emulated_shared = nullptr;
 
 extern "C" void* __tls_get_addr(void* module_and_offset);  // of ld.so
 
@@ -22,7 +23,7 @@ namespace emulator {
 namespace {
 
 // Errors as the driver numbers them.
-constexpr int kInvalidValue = 1, kNotFound = 500, kLaunchFailed = 719;
+constexpr int kInvalidValue = 1, kNotFound = 500, kLaunchFailed = 719, kTooLarge = 720;
 
 struct Loaded {
   void* library;
@@ -42,7 +43,7 @@ struct Settings {
 Settings settings;
 std::string last_mistake;
 std::mutex one_launch;
-Block* running = nullptr;
+thread_local Block* running = nullptr;
 
 // ---- shared memory
 
@@ -80,9 +81,9 @@ void poison(const Piece& piece) {
 
 // ---- accesses outside of tensors
 
-sigjmp_buf after_fault;
-volatile sig_atomic_t fault_signal = 0;
-void* volatile fault_address = nullptr;
+thread_local sigjmp_buf after_fault;
+thread_local volatile sig_atomic_t fault_signal = 0;
+thread_local void* volatile fault_address = nullptr;
 
 void on_fault(int signal, siginfo_t* info, void*) {
   fault_signal = signal;
@@ -137,24 +138,65 @@ std::string host_address(const Loaded& kernel, const void* argument) {
   return {};
 }
 
-void run_blocks(Block& block, const Loaded& kernel, unsigned gx, unsigned gy, unsigned threads,
-                const Piece& dynamic, void** params) {
-  const Piece declared = declared_shared(kernel.library);
-  for (emulated_block.y = 0; emulated_block.y < gy; ++emulated_block.y)
-    for (emulated_block.x = 0; emulated_block.x < gx; ++emulated_block.x) {
-      if (settings.share == Share::kEdges && emulated_block.x == 1) emulated_block.x = gx - 1;
-      poison(declared);
-      poison(dynamic);
-      block.run(kernel.entry, params, threads, settings.order);
+struct Launch {
+  const Loaded& kernel;
+  unsigned gx, gy, threads, shared;
+  void** params;
+};
+
+// Blocks [first, end) of each row of the grid, in this thread; what went wrong, or nothing.
+std::string run_blocks(Block& block, const Launch& launch, unsigned first, unsigned end) {
+  emulated_grid_size = {launch.gx, launch.gy, 1};
+  emulated_block_size = {launch.threads, 1, 1};
+  const unsigned shared = launch.shared;
+  const Piece dynamic{shared ? Memory::get().allocate(shared) : nullptr, shared};
+  const Piece declared = declared_shared(launch.kernel.library);
+  emulated_shared = dynamic.data;
+  running = &block;
+  std::string mistake;
+  {
+    const Faults faults;
+    if (sigsetjmp(after_fault, 1) == 0) {
+      try {
+        for (emulated_block.y = 0; emulated_block.y < launch.gy; ++emulated_block.y)
+          for (emulated_block.x = first; emulated_block.x < end; ++emulated_block.x) {
+            if (settings.share == Share::kEdges && emulated_block.x == 1) emulated_block.x = end - 1;
+            poison(declared);
+            poison(dynamic);
+            block.run(launch.kernel.entry, launch.params, launch.threads, settings.order);
+          }
+      } catch (const Mistake& error) {
+        mistake = error.what();
+      }
+    } else {
+      mistake = block.where() + ": " + fault_text();
     }
+  }
+  running = nullptr;
+  if (dynamic.data) Memory::get().free(dynamic.data);
+  return mistake;
 }
 
-int launch(const Loaded& kernel, unsigned gx, unsigned gy, unsigned threads, unsigned shared,
-           void** params) {
+// All blocks at once. Handlers of faults are the process's: they stay until all blocks are done.
+std::string run_together(const Launch& launch) {
+  static std::vector<std::unique_ptr<Block>>& blocks = *new std::vector<std::unique_ptr<Block>>;
+  while (blocks.size() < launch.gx) blocks.push_back(std::make_unique<Block>());
+  const Faults faults;
+  std::vector<std::string> said(launch.gx);
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < launch.gx; ++i)
+    threads.emplace_back([&, i] { said[i] = run_blocks(*blocks[i], launch, i, i + 1); });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& each : said)
+    if (!each.empty()) return each;
+  return {};
+}
+
+int run(const Launch& launch, bool together) {
   static Block* const block = new Block;
   const std::lock_guard<std::mutex> lock(one_launch);
-  emulated_grid_size = {gx, gy, 1};
-  emulated_block_size = {threads, 1, 1};
+  const Loaded& kernel = launch.kernel;
+  const unsigned shared = launch.shared;
   constexpr size_t kDeclared = 48 << 10;
   const size_t declared = declared_shared(kernel.library).bytes;
   if (declared > kDeclared || declared + shared > settings.most_shared) {
@@ -162,27 +204,10 @@ int launch(const Loaded& kernel, unsigned gx, unsigned gy, unsigned threads, uns
                    std::to_string(shared) + " asked for";
     return kInvalidValue;
   }
-  last_mistake = host_address(kernel, params[0]);
+  last_mistake = host_address(kernel, launch.params[0]);
   if (!last_mistake.empty()) return kLaunchFailed;
   if (settings.share == Share::kNone) return 0;
-  const Piece dynamic{shared ? Memory::get().allocate(shared) : nullptr, shared};
-  emulated_shared = dynamic.data;
-  running = block;
-  last_mistake.clear();
-  {
-    const Faults faults;
-    if (sigsetjmp(after_fault, 1) == 0) {
-      try {
-        run_blocks(*block, kernel, gx, gy, threads, dynamic, params);
-      } catch (const Mistake& mistake) {
-        last_mistake = mistake.what();
-      }
-    } else {
-      last_mistake = block->where() + ": " + fault_text();
-    }
-  }
-  running = nullptr;
-  if (dynamic.data) Memory::get().free(dynamic.data);
+  last_mistake = together ? run_together(launch) : run_blocks(*block, launch, 0, launch.gx);
   if (last_mistake.empty()) last_mistake = Memory::get().damage();
   return last_mistake.empty() ? 0 : kLaunchFailed;
 }
@@ -201,6 +226,10 @@ EXPORTED void emulated_whole_barrier() { running->whole_barrier(); }
 EXPORTED uint32_t emulated_shuffle(uint32_t mask, uint32_t value, unsigned from) {
   return running->shuffle(mask, value, from);
 }
+EXPORTED void emulated_copy(void* to, const void* from, size_t bytes) {
+  running->copy(to, from, bytes);
+}
+EXPORTED void emulated_copies_arrive() { running->copies_arrive(); }
 
 // ---- for device.cpp and gpu.py
 
@@ -236,9 +265,9 @@ EXPORTED int cuModuleGetFunction(void** function, void* module, const char* name
   *function = loaded;
   return loaded->entry ? 0 : kNotFound;
 }
-EXPORTED int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                            unsigned by, unsigned bz, unsigned shared, void*, void** params,
-                            void**) {
+namespace {
+int checked_and_run(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                    unsigned bz, unsigned shared, void** params, bool together) {
   const char* wrong = nullptr;
   if (gx == 0 || gy == 0 || gz != 1 || gx > INT32_MAX || gy > 65535) wrong = "no such grid";
   if (bx == 0 || bx > 1024 || by != 1 || bz != 1) wrong = "no such block";
@@ -246,13 +275,23 @@ EXPORTED int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned g
     last_mistake = wrong;
     return kInvalidValue;
   }
-  return launch(*static_cast<Loaded*>(function), gx, gy, bx, shared, params);
+  return run({*static_cast<Loaded*>(function), gx, gy, bx, shared, params}, together);
 }
-// Blocks run one after the other, so one that waits for the others waits in vain.
+}  // namespace
+EXPORTED int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                            unsigned by, unsigned bz, unsigned shared, void*, void** params,
+                            void**) {
+  return checked_and_run(function, gx, gy, gz, bx, by, bz, shared, params, false);
+}
 EXPORTED int cuLaunchCooperativeKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
                                        unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                                       void* stream, void** params) {
-  return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, nullptr);
+                                       void*, void** params) {
+  // One block a multiprocessor: more could not all run at once.
+  if (gx > unsigned(settings.multiprocessors) || gy != 1) {
+    last_mistake = "a cooperative launch of more blocks than run at once";
+    return kTooLarge;
+  }
+  return checked_and_run(function, gx, gy, gz, bx, by, bz, shared, params, true);
 }
 EXPORTED int cuMemsetD8Async(uint64_t address, unsigned char value, size_t bytes, void*) {
   std::memset(reinterpret_cast<void*>(address), value, bytes);

@@ -2,6 +2,7 @@
 // waits for others.
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct Coordinates {
@@ -9,10 +10,13 @@ struct Coordinates {
 };
 
 extern "C" {
-extern Coordinates* emulated_thread;  // that runs just now
-extern Coordinates emulated_block, emulated_block_size, emulated_grid_size;
-extern void* emulated_shared;  // dynamic shared memory of the block
+// Blocks of a cooperative launch run at once, each in a thread of the system's own.
+extern __thread Coordinates* emulated_thread;  // that runs just now
+extern __thread Coordinates emulated_block, emulated_block_size, emulated_grid_size;
+extern __thread void* emulated_shared;  // dynamic shared memory of the block
 void emulated_barrier(unsigned number, unsigned threads);
 void emulated_whole_barrier();
 uint32_t emulated_shuffle(uint32_t mask, uint32_t value, unsigned from);
+void emulated_copy(void* to, const void* from, size_t bytes);  // arrives now or when waited for
+void emulated_copies_arrive();                                 // those of this thread
 }

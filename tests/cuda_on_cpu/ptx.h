@@ -59,19 +59,28 @@ inline void ptx_named(const char* name, uint32_t& result, float high, float low)
   result = uint32_t(of(high)) << 16 | of(low);
 }
 
-// ---- clocks, and copies that are done at once
+// ---- clocks, words that others change meanwhile, and copies
 
 inline void ptx_mov_u64__globaltimer(unsigned long long& now) {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   now = uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
 }
-inline void ptx_ld_acquire_gpu_global_u32(uint32_t& value, const uint32_t* from) { value = *from; }
+inline void ptx_ld_acquire_gpu_global_u32(uint32_t& value, const uint32_t* from) {
+  sched_yield();  // to the block that is waited for
+  value = __atomic_load_n(from, __ATOMIC_ACQUIRE);
+}
+inline void ptx_ld_relaxed_sys_global_u64(unsigned long long& value, const void* from) {
+  value = __atomic_load_n(static_cast<const uint64_t*>(from), __ATOMIC_RELAXED);
+}
+inline void ptx_st_relaxed_sys_global_u64(void* to, unsigned long long value) {
+  __atomic_store_n(static_cast<uint64_t*>(to), uint64_t(value), __ATOMIC_RELAXED);
+}
 inline void ptx_cp_async_cg_shared_global(uint64_t to, const void* from) {
   if (to % 16 || reinterpret_cast<uint64_t>(from) % 16) __builtin_trap();
-  memcpy(reinterpret_cast<void*>(to), from, 16);
+  emulated_copy(reinterpret_cast<void*>(to), from, 16);
 }
-inline void ptx_cp_async_wait_all() {}
+inline void ptx_cp_async_wait_all() { emulated_copies_arrive(); }
 
 // ---- threads
 

@@ -2,7 +2,8 @@
 
 Each case runs with the threads of a block in three orders. The results must have the same bits in
 all of them, and be right by the fuzzer's rule. `hand_written` are the registry's ops, `decode` the
-decode megakernel, `optimizers` their steps, and `fuzz:20:50` the fuzzer's programs 20 to 49.
+decode megakernel, `decode:NAME` that with a mistake in it (decoding.PLANTED), `optimizers` their
+steps, and `fuzz:20:50` the fuzzer's programs 20 to 49.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ def found(gpu: Gpu, what: Iterable[str]) -> Iterator[tuple[str, str]]:
         elif group == "decode":
             from cuda_on_cpu import decoding  # brings transformers
 
-            yield from decoding.problems(gpu)
+            if name:
+                yield each, decoding.planted(gpu, name)
+            else:
+                yield from decoding.problems(gpu)
         elif group == "optimizers":
             from cuda_on_cpu import stepping
 

@@ -52,6 +52,14 @@ def test_group(group: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "mistake", ["copies are not waited for", "blocks do not wait", "copies onto rows in use"]
+)
+def test_mistakes_of_the_decode_kernel_are_found(mistake: str) -> None:
+    run(f"decode:{mistake}")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("sm", ["75", "90"])
 def test_other_architectures(sm: str) -> None:
     """Narrower conversions before sm_80; what needs sm_90 is no part of generated kernels."""

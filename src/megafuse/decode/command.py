@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto"
     )
     parser.add_argument("--weights", choices=("int8",), help="quantize a copy of the weights")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, help="default: as many as torch has")
     parser.add_argument("--schedule", action="store_true", help="also the time of each phase")
 
@@ -73,7 +74,8 @@ def _generate(parsed: argparse.Namespace, transformers: Any) -> int:
     tokenizer = transformers.AutoTokenizer.from_pretrained(parsed.model, local_files_only=True)
     model = transformers.AutoModelForCausalLM.from_pretrained(
         parsed.model, dtype=parsed.dtype, local_files_only=True
-    ).eval()
+    )
+    model = model.eval().to(parsed.device)
     ids = _prompt(parsed, tokenizer)
     decoder = compile(
         model,
@@ -124,7 +126,7 @@ def speed(decoder: Decoder, prompt: int, times: list[float]) -> str:
 
     seconds = (times[-1] - times[1]) / made
     moved = decoder.schedule.bytes_at(prompt + made // 2) / seconds
-    roof = roofs("cpu").read
+    roof = roofs(decoder.device.type).read
     return (
         f"{first}; then {1 / seconds:.1f} tokens/s\n"
         f"{moved / 1e9:.1f} GB/s of weights and cache, {100 * moved / roof:.0f} % of the "

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import atexit
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +15,8 @@ from torch import Tensor, nn
 
 from megafuse.decode import rope
 from megafuse.decode.cache import Cache
+from megafuse.decode.columns import columns
+from megafuse.decode.columns import made as made_by_the_last
 from megafuse.decode.errors import CacheFull, Unsupported
 from megafuse.decode.int8 import with_int8
 from megafuse.decode.kernel import CpuKernel, Variant
@@ -22,7 +29,9 @@ from megafuse.decode.workspace import CHUNK, Workspace
 from megafuse.runtime.progress import logger
 
 BATCH = 8  # rows at most
-TOGETHER = 16  # tokens of a launch: between two launches Python sees Ctrl-C
+# Tokens of a launch at most: so many may be made in vain where a stream is closed early, and on a
+# CPU Python sees Ctrl-C between two launches.
+TOGETHER = {"cpu": 16, "cuda": 64}
 
 
 def compile(
@@ -56,7 +65,9 @@ def compile(
 
 
 class Decoder:
-    """Makes text, a launch for every few tokens. Not for two Python threads at once."""
+    """Makes text, a launch for every few tokens, one text at a time: a call while another Python
+    thread is in one is an error, and a stream that was not taken to its end ends when the next
+    text begins."""
 
     def __init__(
         self,
@@ -92,7 +103,7 @@ class Decoder:
         if max_length < 1:
             raise ValueError(f"max_length is {max_length}: expected at least 1 token")
         self._parts = with_int8(parts) if weights == "int8" else parts
-        self.max_length, self.batch = max_length, batch
+        self.max_length, self.batch, self.device = max_length, batch, where
         self.threads = threads or (processors(where) if on_gpu else torch.get_num_threads())
         self._cache = Cache(self._parts, max_length, batch)
         self.schedule: Schedule = schedule(self._parts, self._cache)
@@ -106,14 +117,21 @@ class Decoder:
             angles,
             self.threads,
             watchdog,
-            TOGETHER,
+            TOGETHER[where.type],
             chunk_on_gpu(max_length) if on_gpu else CHUNK,
         )
         if on_gpu:
             self._space.divide_shared_memory(self._parts, shared_limit(where))
         self._kernels: dict[int, CpuKernel | CudaKernel] = {}
         self._texts: list[list[int]] = []  # of each row: prompt and what was made of it
-        self._kernel(1)
+        self._ended: list[bool] = []  # of each row: whether a stop token was made
+        self._stream: Generator[list[int], None, None] | None = None  # that is under way
+        self._logits_are_later = False  # than the last token that was taken
+        self._process, self._lock = os.getpid(), threading.Lock()
+        kernel = self._kernel(1)
+        kernel.open(self._space.step)
+        weakref.finalize(self, _end, kernel, self._space)
+        _decoders.add(self)
 
     # ---- text
 
@@ -140,10 +158,11 @@ class Decoder:
         """
         rows, alone = rows_of(prompt_ids)
         options = self._options(temperature, top_k, top_p, repetition_penalty, stop, seed)
-        rows = self._begin(rows, max_new_tokens, resume)
-        made = list(self._made(rows, max_new_tokens, options, TOGETHER))
-        tokens = torch.cat(made, dim=1) if made else torch.empty(len(self._texts), 0).long()
-        return tokens[0] if alone and len(self._texts) == 1 else tokens
+        with self._alone():
+            rows = self._begin(rows, max_new_tokens, resume)
+            made = list(self._made(rows, max_new_tokens, options, streaming=False))
+        tokens = torch.tensor(made, dtype=torch.int64).reshape(-1, len(rows)).T.contiguous()
+        return tokens[0] if alone and len(rows) == 1 else tokens
 
     def stream(
         self,
@@ -158,13 +177,30 @@ class Decoder:
         seed: int | None = None,
         resume: bool = False,
     ) -> Iterator[Any]:
-        """As generate, a token at a time: an int for one prompt, a list of ints for several."""
+        """As generate, a token at a time: an int for one prompt, a list of ints for several.
+
+        Tokens are made while the last one is looked at, a few at most. Closed early, the text is
+        what was taken: `resume=True` goes on from there.
+        """
         rows, alone = rows_of(prompt_ids)
         options = self._options(temperature, top_k, top_p, repetition_penalty, stop, seed)
-        rows = self._begin(rows, max_new_tokens, resume)
-        single = alone and len(self._texts) == 1
-        for made in self._made(rows, max_new_tokens, options, 1):
-            yield int(made[0, 0]) if single else made[:, 0].tolist()
+        with self._alone():
+            rows = self._begin(rows, max_new_tokens, resume)
+            made = self._stream = self._made(rows, max_new_tokens, options, streaming=True)
+        single = alone and len(rows) == 1
+        try:
+            while True:
+                with self._alone():
+                    if self._stream is not made:
+                        raise RuntimeError("the decoder has begun another text: this one is over")
+                    column = next(made, None)
+                if column is None:
+                    return
+                yield column[0] if single else column
+        finally:
+            if self._stream is made:
+                with self._alone():
+                    self._end_stream()
 
     @torch.no_grad()
     def logits(self, ids: Any, prefilled: int = 0) -> Tensor:
@@ -174,23 +210,30 @@ class Decoder:
         """
         rows, _ = rows_of(ids)
         check(rows, 1, self._parts.embedding.shape[0], may_be_empty=False)
-        self._begin(rows, 0, resume=False)
-        text, step = rows[0], self._space.step
-        if prefilled:
-            self._fill(0, text[:prefilled])
-        found = []
-        for token in text[prefilled:].tolist():
-            self._switch_angles()
-            self._space.tokens[0] = token
-            self._launch(1, len(self.schedule) - 1, 0, 1)
-            self._cache.lengths[0] += 1
-            found.append(self._space.logits[0].clone())
-        step["phase_count"] = len(self.schedule)
+        with self._alone():
+            self._begin(rows, 0, resume=False)
+            text = rows[0]
+            if prefilled:
+                self._fill(0, text[:prefilled])
+            found = []
+            for token in text[prefilled:].tolist():
+                self._switch_angles()
+                self._space.tokens[0] = token
+                self._launch(1, len(self.schedule) - 1, 0, 1)
+                self._cache.lengths[0] += 1
+                found.append(self._space.logits[0].clone())
         return torch.stack(found)
 
     @property
     def last_logits(self) -> Tensor:
-        """float32 [rows, vocab]: those from which the last token of each row was chosen."""
+        """float32 [rows, vocab]: those from which the last token of each row was chosen.
+
+        Not during a stream, nor after one that was closed early: the kernel is ahead of it then.
+        """
+        if self._stream is not None or self._logits_are_later:
+            raise RuntimeError(
+                "last_logits belong to a later token than the last one of the stream"
+            )
         return self._space.logits[: len(self._texts)].clone()
 
     # ---- in place of model.generate
@@ -208,6 +251,27 @@ class Decoder:
         detach(self.model if model is None else model)
 
     # ---- how
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Raises where another Python thread is in here."""
+        if self._process != os.getpid():  # that thread may have stayed in the parent process
+            self._process, self._lock = os.getpid(), threading.Lock()
+        lock = self._lock
+        if not lock.acquire(blocking=False):
+            raise RuntimeError(
+                "another thread is using this decoder: a decoder makes one text at a time, and "
+                "megafuse.decode.compile(model, ...) makes another one for the same weights"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _end_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
 
     def _options(
         self,
@@ -231,6 +295,7 @@ class Decoder:
 
     def _begin(self, rows: list[Tensor], new: int, resume: bool) -> list[Tensor]:
         """Checks that all will fit; the tokens of each row that are not in the cache yet."""
+        self._end_stream()
         if new < 0:
             raise ValueError(f"max_new_tokens is {new}: expected 0 or more")
         if resume and not self._texts:
@@ -251,6 +316,8 @@ class Decoder:
             self._cache.lengths.zero_()
             self._space.seen.zero_()
         self._texts = [text + row.tolist() for text, row in zip(before, rows, strict=True)]
+        self._ended, self._logits_are_later = [False] * len(rows), False
+        self._space.finished.zero_()
         for i, row in enumerate(rows):
             self._space.seen[i, row[row < self._parts.vocab]] = 1
         return [
@@ -259,13 +326,12 @@ class Decoder:
         ]
 
     def _made(
-        self, rows: list[Tensor], new: int, options: Options, together: int
-    ) -> Iterator[Tensor]:
-        """The new tokens of all rows, up to `together` of each at a time."""
+        self, rows: list[Tensor], new: int, options: Options, streaming: bool
+    ) -> Generator[list[int], None, None]:
+        """The next token of each row, again and again."""
         if new == 0:
             return
-        space, count, n = self._space, len(rows), 0
-        space.finished.zero_()
+        space, count, taken = self._space, len(rows), 0
         stop = torch.tensor(options.stop, dtype=torch.int64, device=space.tokens.device)
         for member, value in options.words().items():
             space.step[member] = value
@@ -276,34 +342,71 @@ class Decoder:
                 space.logits[i] = self._fill(i, row)
         else:
             space.tokens[:count] = torch.stack(rows)[:, 0]
-        while n < new and not bool(space.finished[:count].all()):
-            space.step["drawn"] = n
+        while taken < new and not all(self._ended):
+            space.step["drawn"] = taken
             first = len(self.schedule) - 1 if filled else 0
             filled = False
             self._switch_angles()
-            steps = min(together, new - n, self._until_switch() + (first > 0))
-            yield self._take(count, self._launch(steps, len(self.schedule), first, count))
-            n += int(space.made)
+            steps = min(space.step["out_pitch"], new - taken, self._until_switch() + (first > 0))
+            with contextlib.closing(self._taken(steps, first, options.stop, streaming)) as some:
+                for column in some:
+                    taken += 1
+                    yield column
 
-    def _launch(self, steps: int, phases: int, first: int, count: int) -> int:
-        """Runs the kernel; returns how many tokens it made."""
+    def _taken(
+        self, steps: int, first: int, stop: Sequence[int], streaming: bool
+    ) -> Generator[list[int], None, None]:
+        """One launch: its tokens, each of which belongs to the texts once it is taken."""
+        space, count, taken = self._space, len(self._texts), 0
+        before = self._prepare(steps, len(self.schedule), first, count)
+        found = columns(self._kernel(count), space, steps, count, streaming)
+        try:
+            with contextlib.closing(found):
+                for column in found:
+                    taken += 1
+                    self._append(column, stop)
+                    yield column
+        finally:
+            made = made_by_the_last(space, steps)
+            self._measured(made - (first > 0), before, count)
+            if taken < steps and not all(self._ended):
+                self._logits_are_later = made > taken
+                self._go_back()
+
+    def _append(self, column: list[int], stop: Sequence[int]) -> None:
+        for i, token in enumerate(column):
+            if not self._ended[i]:
+                self._texts[i].append(token)
+                self._ended[i] = token in stop
+
+    def _go_back(self) -> None:
+        """The launch did not stop where the texts do: cache, tokens and all follow the texts."""
         space = self._space
-        space.step["steps"], space.step["phase_count"] = steps, phases
-        space.step["first_phase"] = first
-        before = int(self._cache.lengths[:count].sum())
-        self._kernel(count).launch(space.step)
-        made = int(space.made)
-        self.schedule.steps += made - (first > 0)
-        self.schedule.positions += (before + (made - (first > 0)) * count) * (made - (first > 0))
-        return made
-
-    def _take(self, count: int, made: int) -> Tensor:
-        """What was made, and each row's text up to its end."""
-        tokens = self._space.out[:count, :made].to("cpu", copy=True)
         for i, text in enumerate(self._texts):
-            missing = int(self._cache.lengths[i]) + 1 - len(text)  # its last token is not read yet
-            text += tokens[i, : max(missing, 0)].tolist()
-        return tokens
+            self._cache.lengths[i] = len(text) - 1  # the last token is not read yet
+            space.tokens[i] = text[-1]
+            space.finished[i] = self._ended[i]
+            known = torch.tensor(text)
+            space.seen[i].zero_()
+            space.seen[i, known[known < self._parts.vocab].to(space.seen.device)] = 1
+
+    def _launch(self, steps: int, phases: int, first: int, count: int) -> None:
+        """Some of the phases, and nothing is taken."""
+        before = self._prepare(steps, phases, first, count)
+        kernel = self._kernel(count)
+        kernel.launch(self._space.step)
+        kernel.finish(self._space.step)
+        self._measured(steps - (first > 0), before, count)
+
+    def _prepare(self, steps: int, phases: int, first: int, count: int) -> int:
+        """Tells the kernel what to do; how many positions the cache holds before that."""
+        step = self._space.step
+        step["steps"], step["phase_count"], step["first_phase"] = steps, phases, first
+        return int(self._cache.lengths[:count].sum())
+
+    def _measured(self, steps: int, before: int, count: int) -> None:
+        self.schedule.steps += steps
+        self.schedule.positions += before * steps + count * steps * (steps + 1) // 2
 
     def _fill(self, row: int, ids: Tensor) -> Tensor:
         """Appends tokens through the model itself; the logits after them."""
@@ -342,3 +445,20 @@ class Decoder:
             made = CudaKernel(variant, barrier) if barrier.is_cuda else CpuKernel(variant)
             self._kernels[count] = made
         return self._kernels[count]
+
+
+_decoders: weakref.WeakSet[Decoder] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_streams() -> None:
+    """While there is a Python that can."""
+    for decoder in list(_decoders):
+        with contextlib.suppress(ValueError):  # another thread is in it
+            decoder._end_stream()
+
+
+def _end(kernel: CpuKernel | CudaKernel, space: Workspace) -> None:
+    """Of a decoder that nobody has any more, and of all at the end of Python."""
+    space.halt[0] = 1
+    kernel.close(space.step)

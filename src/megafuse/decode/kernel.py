@@ -6,7 +6,9 @@ import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from megafuse.codegen.activations import ACTIVATIONS
 from megafuse.decode.errors import LostWait
@@ -21,13 +23,26 @@ STORAGE = {
     torch.int8: "mf::i8",
 }
 THREADS = 512  # of a block
+NOT_YET = -(1 << 63)  # kNotYet of decode.h
+_TURN = 100_000_000  # nanoseconds of waiting, after which Python sees to Ctrl-C
+Words = NDArray[np.int64]
 _CPU = """\
 #include "decode_cpu.h"
 
-using Kernel = {kernel};
+using Region = mf::decode::Region<{kernel}>;
+using mf::decode::Pool;
+using mf::decode::Step;
 
-extern "C" __attribute__((visibility("default"))) mf::u64 mf_decode(const mf::decode::Step* step) {{
-  return mf::decode::Region<Kernel>::launch(*step);
+extern "C" {{
+#pragma GCC visibility push(default)
+mf::u64 mf_launch(const Step* step, bool wait) {{ return Region::launch(*step, wait); }}
+bool mf_wait(const Step* step, mf::i64 column, mf::u64 nanoseconds) {{
+  return Region::wait(*step, column, nanoseconds);
+}}
+mf::u64 mf_outcome(const Step* step) {{ return Region::outcome(*step); }}
+Pool* mf_open_pool() {{ return Pool::open(); }}
+void mf_close_pool(Pool* pool) {{ Pool::close(pool); }}
+#pragma GCC visibility pop
 }}
 """
 _CUDA = """\
@@ -103,18 +118,56 @@ def catalog() -> Iterator[tuple[str, str]]:
 
 
 class CpuKernel:
-    """`launch` runs the phases for as many tokens as the step says, and returns when it is done."""
+    """The phases for as many tokens as the step says: `launch` returns when they are done; after
+    `begin` they come one by one, which `wait` waits for, and `finish` must be called."""
 
     def __init__(self, variant: Variant) -> None:
         path = build.cpu_object(
             cpu_source(variant), f"decode step, batch {variant.batch}", ships=True
         )
-        self._call = ctypes.CDLL(str(path)).mf_decode  # lets go of Python's lock meanwhile
-        self._call.restype = ctypes.c_uint64
-        self._call.argtypes = [ctypes.c_void_p]
+        library = ctypes.CDLL(str(path))  # its calls let go of Python's lock meanwhile
+        self._launch, self._wait = library.mf_launch, library.mf_wait
+        self._outcome, self._open = library.mf_outcome, library.mf_open_pool
+        self._close = library.mf_close_pool
+        address, number = ctypes.c_void_p, ctypes.c_uint64
+        self._launch.argtypes, self._launch.restype = [address, ctypes.c_bool], number
+        self._wait.argtypes, self._wait.restype = [address, ctypes.c_int64, number], ctypes.c_bool
+        self._outcome.argtypes, self._outcome.restype = [address], number
+        self._open.argtypes, self._open.restype = [], address
+        self._close.argtypes, self._close.restype = [address], None
+
+    def open(self, step: Struct) -> None:
+        """Gives the step the threads that it will run on, once there is something to run."""
+        step["pool"] = self._open()
+
+    def close(self, step: Struct) -> None:
+        """Ends them, after the launch that they may be in. The step can run no more."""
+        if step["pool"]:
+            self._close(step["pool"])
+            step["pool"] = 0
 
     def launch(self, step: Struct) -> None:
-        outcome = self._call(step.words.data_ptr())
+        self._check(self._launch(step.words.data_ptr(), True), step)
+
+    def begin(self, step: Struct) -> None:
+        self._check(self._launch(step.words.data_ptr(), False), step)
+
+    def wait(self, step: Struct, out: Words, column: int) -> bool:
+        """Whether the tokens of that column are there; False: the launch ended without them."""
+        running = True
+        while bool((out[:, column] == NOT_YET).any()):
+            if not running:
+                return False
+            running = self._wait(step.words.data_ptr(), column, _TURN)
+        return True
+
+    def finish(self, step: Struct) -> None:
+        """Waits for the end of the launch; raises what went wrong in it."""
+        while self._wait(step.words.data_ptr(), -1, _TURN):
+            pass
+        self._check(self._outcome(step.words.data_ptr()), step)
+
+    def _check(self, outcome: int, step: Struct) -> None:
         if outcome == 1:
             raise lost_wait(step, "thread")
         if outcome == 2:

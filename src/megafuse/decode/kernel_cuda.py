@@ -5,20 +5,25 @@ Not run on a GPU yet: compiled for every architecture from sm_80 on, and run in 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
+import time
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from megafuse.decode.errors import Unsupported
-from megafuse.decode.kernel import THREADS, Variant, cuda_source, lost_wait
+from megafuse.decode.kernel import NOT_YET, THREADS, Variant, Words, cuda_source, lost_wait
 from megafuse.decode.words import Struct
 from megafuse.runtime import build
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DECLARED = 1024  # bytes that the kernel's own shared variables have, and more
-_STAGE, _SMALL_STAGE, _LARGE = 64 << 10, 40 << 10, 128 << 10
+STAGE = 64 << 10  # bytes of weights fetched ahead, of blocks that may have _LARGE of shared memory
+_SMALL_STAGE, _LARGE = 40 << 10, 128 << 10
+_NAP = 2e-5  # seconds between two looks at the tokens
 _FAILED = 16  # the word of the barrier that tells of a lost wait
 
 
@@ -27,7 +32,7 @@ def shared_memory(limit: int, least_floats: int, most_floats: int) -> tuple[int,
 
     A wait of 1 µs is 33 KB of an H200's share for one multiprocessor: 64 KB cover it.
     """
-    stage = _STAGE if limit >= _LARGE else _SMALL_STAGE
+    stage = STAGE if limit >= _LARGE else _SMALL_STAGE
     floats = min((limit - _DECLARED - stage) // 4, most_floats)
     if floats < least_floats:
         raise Unsupported(
@@ -54,46 +59,102 @@ def chunk_on_gpu(max_length: int) -> int:
     return 64 if max_length <= 1024 else 128 if max_length <= 2048 else 256
 
 
+def host_words(device: torch.device, *shape: int) -> Tensor:
+    """64-bit words of 0 that host and kernel both see while the kernel runs."""
+    return torch.zeros(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
+
+
 class CudaKernel:
     """As CpuKernel. `barrier` is the step's, in device memory."""
 
     def __init__(self, variant: Variant, barrier: Tensor, threads: int = THREADS) -> None:
         self._barrier, self._threads = barrier, threads
+        self._ended: Any = None  # the event after the last launch
         index = barrier.device.index or 0
         major, minor = torch.cuda.get_device_capability(index)
         if major < 8:
             raise Unsupported("the GPU", f"sm_{major}{minor}", "those from sm_80 on")
-        label = f"decode step, batch {variant.batch}"
-        source = cuda_source(variant, threads)
-        cubin = build.cuda_binary(source, f"sm_{major}{minor}", label, False)
-        self._driver = ctypes.CDLL("libcuda.so.1")
-        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        self._do("cuModuleLoadData", ctypes.byref(self._module), cubin)
-        self._do(
-            "cuModuleGetFunction", ctypes.byref(self._function), self._module, b"megafuse_decode"
-        )
+        with _on(barrier.device):
+            self._function = _loaded(variant, threads, index, f"sm_{major}{minor}")
 
-    def launch(self, step: Struct) -> None:
+    def open(self, step: Struct) -> None:
+        """Nothing to prepare: a GPU has its threads."""
+
+    def close(self, step: Struct) -> None:
+        if self._ended is not None:
+            self._ended.synchronize()
+
+    def begin(self, step: Struct) -> None:
+        """Returns at once, as launches do."""
         self._barrier.zero_()
         shared = step["stage_bytes"] + 4 * step["input_floats"]
-        self._do("cuFuncSetAttribute", self._function, _MAX_DYNAMIC_SHARED, shared)
         arguments = (ctypes.c_void_p * 1)(step.words.data_ptr())
         grid, block = (step["threads"], 1, 1), (self._threads, 1, 1)
-        stream = ctypes.c_void_p(_stream(self._barrier.device))
-        self._do(
-            "cuLaunchCooperativeKernel", self._function, *grid, *block, shared, stream, arguments
-        )
+        with _on(self._barrier.device):
+            stream = ctypes.c_void_p(_stream(self._barrier.device))
+            _do("cuFuncSetAttribute", self._function, _MAX_DYNAMIC_SHARED, shared)
+            _do(
+                "cuLaunchCooperativeKernel",
+                self._function,
+                *grid,
+                *block,
+                shared,
+                stream,
+                arguments,
+            )
+            self._ended = _event(self._barrier.device)
+
+    launch = begin  # its tokens are there when `wait` says so, of a whole text too
+
+    def wait(self, step: Struct, out: Words, column: int) -> bool:
+        """As CpuKernel's: looks at the words in the host's memory that the kernel writes."""
+        assert self._ended is not None
+        while bool((out[:, column] == NOT_YET).any()):
+            if self._ended.query():
+                return not bool((out[:, column] == NOT_YET).any())
+            time.sleep(_NAP)
+        return True
+
+    def finish(self, step: Struct) -> None:
+        """As CpuKernel's. The caller's stream may be another one by now, so the event decides."""
+        assert self._ended is not None
+        self._ended.synchronize()
         if int(self._barrier[_FAILED]):
             raise lost_wait(step, "block")
 
-    def _do(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._driver, name)(*arguments)
-        if status:
-            text = ctypes.c_char_p()
-            self._driver.cuGetErrorString(status, ctypes.byref(text))
-            said = (text.value or b"").decode(errors="replace")
-            raise RuntimeError(f"{name} of the CUDA driver failed with {status}: {said}")
+
+@functools.cache  # once a process: a driver's module is never unloaded
+def _loaded(variant: Variant, threads: int, index: int, arch: str) -> ctypes.c_void_p:
+    """The kernel on device `index`, which is the current one."""
+    label = f"decode step, batch {variant.batch}"
+    cubin = build.cuda_binary(cuda_source(variant, threads), arch, label, False)
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    _do("cuModuleLoadData", ctypes.byref(module), cubin)
+    _do("cuModuleGetFunction", ctypes.byref(function), module, b"megafuse_decode")
+    return function
+
+
+def _do(name: str, *arguments: Any) -> None:
+    driver = ctypes.CDLL("libcuda.so.1")
+    status = getattr(driver, name)(*arguments)
+    if status:
+        text = ctypes.c_char_p()
+        driver.cuGetErrorString(status, ctypes.byref(text))
+        said = (text.value or b"").decode(errors="replace")
+        raise RuntimeError(f"{name} of the CUDA driver failed with {status}: {said}")
+
+
+def _on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """The driver's calls are about the current device, which may not be the model's."""
+    return torch.cuda.device(device)
 
 
 def _stream(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def _event(device: torch.device) -> Any:
+    """That all work of the stream so far is done."""
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from megafuse.decode.cache import Cache, padded
-from megafuse.decode.kernel_cuda import shared_memory
+from megafuse.decode.kernel_cuda import host_words, shared_memory
 from megafuse.decode.reading import Model
 from megafuse.decode.schedule import Schedule
 from megafuse.decode.words import Struct
@@ -53,8 +53,9 @@ class Workspace:
         self.tokens = torch.zeros(batch, dtype=torch.int64, device=where)
         self.finished = torch.zeros(batch, dtype=torch.int64, device=where)
         self.seen = torch.zeros(batch, model.vocab, dtype=torch.uint8, device=where)
-        self.out = torch.zeros(batch, tokens, dtype=torch.int64, device=where)
-        self.made = torch.zeros(1, dtype=torch.int64, device=where)
+        # The host reads tokens while the kernel runs, and sets `halt` to end it.
+        self.out, self.halt = host_words(where, batch, tokens), host_words(where, 1)
+        self.bests = torch.zeros(batch, threads, dtype=torch.int64, device=where)
         self.barrier = torch.zeros(64, dtype=torch.int64, device=where)
         cosines, sines = angles or (None, None)
         self.step = Struct(
@@ -89,9 +90,10 @@ class Workspace:
                 "seen": self.seen,
                 "out": self.out,
                 "out_pitch": tokens,
-                "made": self.made,
+                "halt": self.halt,
                 "clocks": schedule.clocks,
                 "barrier": self.barrier,
+                "bests": self.bests,
             },
         )
 

@@ -56,19 +56,25 @@ struct Step {
   // Of each row: the token to read next, where it goes, and whether the row has ended (i64).
   u64 tokens, positions, finished;
   u64 seen;                         // u8 [batch, vocab]: tokens of prompt and text
-  u64 out, out_pitch;               // i64 [batch, out_pitch]: what was made
-  u64 made;                         // i64: how many tokens are in `out`
+  u64 out, out_pitch;               // i64 [batch, out_pitch]: what is made, kNotYet before that
+  u64 halt;                         // i64: not 0 once the host wants no more tokens
   u64 stop, stop_count, pad;        // i64s that end a row, and what follows its end
   u64 temperature, top_p, penalty;  // doubles; temperature 0 takes the likeliest
   u64 top_k;                        // 0: all
   u64 seed, drawn;                  // of the random numbers, and how many were drawn before
   u64 clocks;                       // i64 [phase_count]: nanoseconds (GPU: of %globaltimer), summed
   u64 barrier;                      // 64 words of 0
+  u64 pool;                         // CPU: the threads (decode_pool.h)
   u64 stage_bytes, input_floats;    // GPU: shared memory for weights fetched ahead, and the rest
+  u64 bests;                        // GPU: [batch, blocks], the likeliest of each block's logits
 };
 
 // What a launch returns.
 enum Outcome : u64 { kDone = 0, kLostWait = 1, kNoThreads = 2 };
+
+// In the place of a token that is not made yet. The host looks at these words while the kernel
+// runs: each is written once, and says all by itself, so no order of writes is relied on.
+constexpr i64 kNotYet = i64(u64(1) << 63);
 
 MF_INLINE double number(u64 word) { return bits_as<double>(word); }
 

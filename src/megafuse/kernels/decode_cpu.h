@@ -19,13 +19,10 @@
 #pragma GCC optimize("fp-contract=fast")
 #endif
 
-#include <pthread.h>
-#include <sched.h>
-#include <time.h>
-
 #include "activations.h"
 #include "attention_cpu.h"
 #include "decode.h"
+#include "decode_pool.h"
 #include "decode_sample.h"
 #include "lanes_cpu.h"
 
@@ -167,21 +164,15 @@ MF_INLINE void product_rows(const Matrix& m, i64 begin, i64 end, i64 cols, const
 
 // ---- waiting
 
-MF_INLINE u64 now() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return u64(t.tv_sec) * 1000000000u + u64(t.tv_nsec);
-}
-
 struct Barrier {
   u32 arrived, apart[31];  // on cache lines of their own
   u32 generation, apart_too[31];
-  u32 failed;
+  u32 failed, apart_again[31];
+  u32 halted;  // the host wants no more tokens
 };
 
 // Waits until all have come; false where somebody did not within `patience` nanoseconds, and then
-// for everyone. Spins at first: threads come within microseconds of each other. Where there are
-// more threads than free cores, the one that is waited for needs this one's core.
+// for everyone. Spins: threads come within microseconds of each other.
 inline bool all_here(Barrier& barrier, u32 parties, u64 patience) {
   const u32 generation = __atomic_load_n(&barrier.generation, __ATOMIC_RELAXED);
   if (__atomic_add_fetch(&barrier.arrived, 1, __ATOMIC_ACQ_REL) == parties) {
@@ -193,15 +184,8 @@ inline bool all_here(Barrier& barrier, u32 parties, u64 patience) {
   for (u32 turn = 1;; ++turn) {
     if (__atomic_load_n(&barrier.generation, __ATOMIC_ACQUIRE) != generation) break;
     if (__atomic_load_n(&barrier.failed, __ATOMIC_RELAXED)) return false;
-    if (turn % 4096) {
-#if defined(__x86_64__) || defined(__i386__)
-      __builtin_ia32_pause();
-#elif defined(__aarch64__)
-      asm volatile("yield");
-#endif
-      continue;
-    }
-    sched_yield();
+    spin(turn);
+    if (turn % 4096) continue;
     if (start == 0) start = now();
     if (now() - start > patience) {
       __atomic_store_n(&barrier.failed, 1, __ATOMIC_RELEASE);
@@ -217,6 +201,7 @@ inline bool all_here(Barrier& barrier, u32 parties, u64 patience) {
 // kRms: RMS norm, else layer norm; kGated: two matrices into `inner`, else one.
 template <class W, class T, class Act, bool kRms, bool kGated, int kBatch>
 struct Decode {
+  static constexpr i64 kRows = kBatch;
   const Step& s;
   const i64 thread, threads;
   float* const own;  // this thread's input of a product: kBatch rows
@@ -443,8 +428,12 @@ struct Decode {
     product(p, own, i64(s.own_pitch), [&](i64 row, int b, float v) { logits(b)[row] = v; });
   }
 
-  // Whole rows, one thread each.
+  // Whole rows, one thread each. What the host says meanwhile is passed on by the last thread
+  // alone, so that all threads stop after the same token.
   void sample(i64 token, bool stepped) const {
+    if (thread == threads - 1)
+      at<Barrier>(s.barrier)->halted =
+          __atomic_load_n(at<const i64>(s.halt), __ATOMIC_RELAXED) != 0;
     const Sampling how{number(s.temperature), number(s.top_p), number(s.penalty), i64(s.top_k),
                        s.seed};
     const i64 n = i64(s.vocab);
@@ -460,7 +449,7 @@ struct Decode {
           if (at<const i64>(s.stop)[i] == next) at<i64>(s.finished)[b] = 1;
       }
       at<i64>(s.tokens)[b] = next;
-      at<i64>(s.out)[b * i64(s.out_pitch) + token] = next;
+      __atomic_store_n(at<i64>(s.out) + b * i64(s.out_pitch) + token, next, __ATOMIC_RELEASE);
     }
   }
 
@@ -507,49 +496,42 @@ struct Decode {
           before = after;
         }
       }
-      if (thread == 0) *at<i64>(s.made) = token + 1;
-      if (all_ended()) return;
+      if (thread == 0) at<Pool>(s.pool)->tell();
+      if (all_ended() || barrier.halted) return;
     }
   }
 };
 
-// ---- threads
+// ---- a launch
 
 template <class Kernel>
 struct Region {
-  struct Worker {
-    const Step* step;
-    i64 index;
-  };
-  static void* work(void* given) {
-    const Worker& worker = *static_cast<const Worker*>(given);
-    Kernel(*worker.step, worker.index).run();
-    return nullptr;
+  static void work(const Step& step, i64 index) { Kernel(step, index).run(); }
+
+  // With `wait`, returns when all is done; without, `outcome` tells later.
+  static u64 launch(const Step& step, bool wait) {
+    if (!step.pool) return kNoThreads;  // Python is about to end
+    __builtin_memset(at<Barrier>(step.barrier), 0, sizeof(Barrier));
+    Pool& pool = *at<Pool>(step.pool);
+    if (const u64 trouble = wait ? pool.run(step, work) : pool.begin(step, work)) return trouble;
+    return wait ? outcome(step) : u64(kDone);
   }
 
-  // The caller is thread 0. A thread that cannot be started would be waited for in vain: then the
-  // barrier is told so, and the others stop at it.
-  static u64 launch(const Step& step) {
-    constexpr i64 kMost = 1024;
-    if (i64(step.threads) > kMost) return kNoThreads;
-    Barrier& barrier = *at<Barrier>(step.barrier);
-    __builtin_memset(&barrier, 0, sizeof barrier);
-    Worker workers[kMost];
-    pthread_t started[kMost];
-    i64 count = 1;
-    bool whole = true;
-    for (; count < i64(step.threads); ++count) {
-      workers[count] = {&step, count};
-      if (pthread_create(&started[count], nullptr, work, &workers[count])) {
-        whole = false;
-        __atomic_store_n(&barrier.failed, 1, __ATOMIC_RELEASE);
-        break;
-      }
-    }
-    if (whole) Kernel(step, 0).run();
-    for (i64 i = 1; i < count; ++i) pthread_join(started[i], nullptr);
-    if (!whole) return kNoThreads;
-    return barrier.failed ? kLostWait : kDone;
+  static u64 outcome(const Step& step) {
+    return at<Barrier>(step.barrier)->failed ? kLostWait : kDone;
+  }
+
+  // Until a token of every row is in that column of `out` (-1: none is waited for), or the launch
+  // has ended, or so many nanoseconds have passed. Returns whether the launch is still running.
+  static bool wait(const Step& step, i64 column, u64 nanoseconds) {
+    return step.pool && at<Pool>(step.pool)->wait(nanoseconds, [&] {
+      if (column < 0) return false;
+      const i64* const out = at<const i64>(step.out) + column;
+      for (i64 b = 0; b < Kernel::kRows; ++b)
+        if (__atomic_load_n(out + b * i64(step.out_pitch), __ATOMIC_ACQUIRE) == kNotYet)
+          return false;
+      return true;
+    });
   }
 };
 

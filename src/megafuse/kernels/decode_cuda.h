@@ -30,6 +30,19 @@ __device__ __forceinline__ u32 load_acquire(const u32* from) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
+// Words in the host's memory, which it reads and writes while the kernel runs. Each says all by
+// itself, so no order among them is asked for.
+__device__ __forceinline__ u64 load_from_host(u64 address) {
+  u64 value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];"
+               : "=l"(value)
+               : "l"(at<const u64>(address))
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_to_host(i64* to, i64 value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(u64(value)) : "memory");
+}
 // 16 bytes from global to shared memory, which arrive some time before fetched() returns.
 __device__ __forceinline__ void fetch(void* to, const void* from) {
   const u64 place = __cvta_generic_to_shared(to);
@@ -438,9 +451,43 @@ struct DecodeCuda {
     product(p, in, i64(s.inner_pitch), [&](i64 row, int b, float v) { x(b)[row] += v; });
   }
 
+  // A score, then the first of those that have it: the largest key is the likeliest token's.
+  __device__ static u64 key_of(float score, i64 token) {
+    return u64(ordered(score)) << 32 | u32(~u32(token));
+  }
+  __device__ static i64 token_of(u64 key) { return i64(u32(~u32(key))); }
+
+  // Leaves the largest key of this block's logits beside them, so that no block has to read all of
+  // them again to find the likeliest.
   __device__ void head(const Phase& p) const {
+    __shared__ u64 most[kBatch];
+    if (threadIdx.x < kBatch) most[threadIdx.x] = 0;
     const float* const in = norm(p);
-    product(p, in, i64(s.own_pitch), [&](i64 row, int b, float v) { logits(b)[row] = v; });
+    u64 best[kBatch] = {};  // of this warp, in its lane 0
+    product(p, in, i64(s.own_pitch), [&](i64 row, int b, float v) {
+      logits(b)[row] = v;
+      const u64 key = key_of(v, row);
+      best[b] = key > best[b] ? key : best[b];
+    });
+    if (lane == 0)
+      for (int b = 0; b < kBatch; ++b) atomicMax(&most[b], best[b]);
+    __syncthreads();
+    if (threadIdx.x < kBatch) at<u64>(s.bests)[threadIdx.x * blocks + block] = most[threadIdx.x];
+  }
+
+  // Of all blocks, after the head's phase; every thread gets it.
+  __device__ i64 likeliest(i64 b) const {
+    u64 best = 0;
+    for (i64 i = lane; i < blocks; i += 32) {
+      const u64 key = at<const u64>(s.bests)[b * blocks + i];
+      best = key > best ? key : best;
+    }
+#pragma unroll
+    for (int bit = 16; bit > 0; bit /= 2) {
+      const u64 other = __shfl_xor_sync(0xffffffffu, best, bit);
+      best = other > best ? other : best;
+    }
+    return token_of(best);
   }
 
   // ---- the next token
@@ -552,12 +599,12 @@ struct DecodeCuda {
     float* const chances = at<float>(s.chances) + b * n;
     const float penalty = float(number(s.penalty));
     u64* const room = reinterpret_cast<u64*>(stage);
-    u64 best = 0;  // the score, then the first of those that have it
+    u64 best = 0;
     for (i64 i = threadIdx.x; i < n; i += kThreads) {
       const float x = logits(b)[i], punished = x < 0 ? x * penalty : x / penalty;
       const float score = seen[i] ? punished : x;
       scores[i] = score;
-      const u64 key = u64(ordered(score)) << 32 | u32(~u32(i));
+      const u64 key = key_of(score, i);
       best = key > best ? key : best;
     }
     __syncthreads();
@@ -566,7 +613,7 @@ struct DecodeCuda {
     atomicMax(room, best);
     __syncthreads();
     best = *room;
-    const i64 first = i64(u32(~u32(best)));
+    const i64 first = token_of(best);
     const double temperature = number(s.temperature), top_p = number(s.top_p);
     if (temperature == 0) return first;
     const float most = scores[first], rate = float(1.0 / temperature);
@@ -592,12 +639,17 @@ struct DecodeCuda {
     return drawn_from(scores, chances, least, u64(double(high) * 0x1p-53 * double(total)));
   }
 
-  // Whole rows, a block each.
+  __device__ u32* halted() const { return at<u32>(s.barrier) + 64; }
+
+  // Whole rows, a block each. Meanwhile the last block, which seldom has one, asks the host, and
+  // passes on what it says, so that all blocks stop after the same token.
   __device__ void sample(i64 token, bool stepped) const {
+    const bool plain = number(s.temperature) == 0 && number(s.penalty) == 1;
+    if (block == blocks - 1 && threadIdx.x == 0) *halted() = load_from_host(s.halt) != 0;
     for (i64 b = block; b < kBatch; b += blocks) {
       i64 next = i64(s.pad);
       const bool over = ended(b);
-      if (!over) next = next_token(b, s.drawn + u64(token));
+      if (!over) next = plain && stepped ? likeliest(b) : next_token(b, s.drawn + u64(token));
       __syncthreads();
       if (threadIdx.x != 0) continue;
       if (!over) {
@@ -607,7 +659,7 @@ struct DecodeCuda {
           if (at<const i64>(s.stop)[i] == next) at<i64>(s.finished)[b] = 1;
       }
       at<i64>(s.tokens)[b] = next;
-      at<i64>(s.out)[b * i64(s.out_pitch) + token] = next;
+      store_to_host(at<i64>(s.out) + b * i64(s.out_pitch) + token, next);
     }
   }
 
@@ -685,9 +737,12 @@ struct DecodeCuda {
     for (i64 token = 0; token < i64(s.steps); ++token) {
       const i64 first = token ? 0 : i64(s.first_phase);
       for (i64 i = first; i < i64(s.phase_count); ++i) {
-        fetched();  // by this thread; a barrier of the block comes before anyone reads them
-        __syncthreads();
-        if (staged_phase != i) staged_rows = phases[i].kind == kAttend ? staged_rows : 0;
+        if (staged_phase == i) {
+          fetched();  // what this thread asked for; with the others' once all are here
+          __syncthreads();
+        } else if (phases[i].kind != kAttend) {
+          staged_rows = 0;
+        }
         run_phase(phases[i], token, first == 0);
         look_ahead(phases, i);
         const bool last = token + 1 == i64(s.steps) && i + 1 == i64(s.phase_count);
@@ -698,8 +753,7 @@ struct DecodeCuda {
           before = after;
         }
       }
-      if (block == 0 && threadIdx.x == 0) *at<i64>(s.made) = token + 1;
-      if (all_ended()) return;
+      if (all_ended() || *halted()) return;
     }
   }
 };
