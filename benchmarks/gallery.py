@@ -33,7 +33,6 @@ ROOT = Path(__file__).resolve().parent.parent
 GALLERY = ROOT / "examples" / "slow"
 README = GALLERY / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
-BEGIN, END = "<!-- gallery -->", "<!-- /gallery -->"
 LEAVE_IT = "leave it"
 PROGRAMS = sorted(p.stem for p in GALLERY.glob("*.py"))
 
@@ -213,13 +212,15 @@ def _row(line: dict[str, Any]) -> str:
     return f"| {link} | **{first['name']}**: {said}{mark} | {gain(line['seconds'], first)} |"
 
 
-def readme(check: bool) -> int:
-    old = README.read_text(encoding="utf-8")
-    before, rest = old.split(BEGIN)
-    new = f"{before}{BEGIN}\n{tables()}{END}{rest.split(END)[1]}"
+def fill(page: Path, mark: str, text: str, check: bool) -> int:
+    """Puts it between the page's markers; or, to check, returns 1 where something else is there."""
+    begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+    old = page.read_text(encoding="utf-8")
+    before, rest = old.split(begin)
+    new = f"{before}{begin}\n{text}{end}{rest.split(end)[1]}"
     if check:
-        return 0 if new == old else 1
-    README.write_text(new, encoding="utf-8")
+        return int(new != old)
+    page.write_text(new, encoding="utf-8")
     return 0
 
 
@@ -232,7 +233,7 @@ def main() -> int:
     parser.add_argument("--no-try", action="store_true", help="predict only")
     parsed = parser.parse_args()
     if parsed.readme or parsed.check:
-        return readme(parsed.check)
+        return fill(README, "gallery", tables(), parsed.check)
     unknown = set(parsed.programs) - set(PROGRAMS)
     if unknown:
         parser.error(f"no such program: {', '.join(sorted(unknown))}")

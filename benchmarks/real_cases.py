@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gallery import RESULTS, ROOT, by_command
+from gallery import RESULTS, ROOT, by_command, fill
 
 from megafuse.bench import machine
 from megafuse.diagnose.text import seconds, times
 from megafuse.runtime import provenance
 
 PAGE = ROOT / "docs" / "diagnose.md"
-BEGIN, END = "<!-- real -->", "<!-- /real -->"
 EXAMPLES = ROOT / "examples"
 ROUNDS = 15
 
@@ -186,16 +185,6 @@ def tables() -> str:
     return "\n".join(parts)
 
 
-def page(check: bool) -> int:
-    old = PAGE.read_text(encoding="utf-8")
-    before, rest = old.split(BEGIN)
-    new = f"{before}{BEGIN}\n{tables()}{END}{rest.split(END)[1]}"
-    if check:
-        return 0 if new == old else 1
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="examples/real, before and after.")
     parser.add_argument("--record", type=Path, metavar="FILE.json", help="keep what was said")
@@ -204,7 +193,7 @@ def main() -> int:
     parser.add_argument("--turns", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.page or options.check:
-        return page(options.check)
+        return fill(PAGE, "real", tables(), options.check)
     if options.turns:
         turns(next(case for case in CASES if case.name == options.turns))
         return 0
