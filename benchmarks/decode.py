@@ -242,7 +242,8 @@ def soak(options: argparse.Namespace, dtype: str) -> bool:
     expected = decoder.generate(first, 100).tolist()
     made, texts, before = 0, 0, 0
     while made < options.soak:
-        prompt = prompt_of(model, 1 + 7 * texts % 120)
+        # Few lengths: eager bfloat16 on a CPU keeps something for every new length of a prompt.
+        prompt = prompt_of(model, (1, 20, 63, 100)[texts % 4])
         made += decoder.generate(prompt, 60, temperature=0.8, top_p=0.9, seed=texts).numel()
         made += len(list(decoder.stream([5], 40, resume=True)))
         stream: Any = decoder.stream(prompt, 100)
