@@ -60,7 +60,7 @@ def test_findings_unfold(show) -> None:
         "−2.50 ms",
     ]
     first, second = "#finding-1 .inside", "#finding-2 .inside"
-    assert shown.page.locator(first).is_visible()
+    shown.page.locator(first).wait_for(state="visible")  # on a busy machine not at once
     assert not shown.page.locator(second).is_visible()
     inside = shown.text(first)
     for expected in (
