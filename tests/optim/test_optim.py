@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import megafuse as mf
 from megafuse.optim import launch as launching
-from megafuse.runtime import loader
+from megafuse.runtime import cpp, loader
 
+pytestmark = pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler")
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 EVERYWHERE = pytest.mark.parametrize("device", DEVICES)
 SHAPES = [(3, 5), (40_000,), (1,), (0, 4), (257, 129), ()]
@@ -131,7 +132,7 @@ def test_one_launch(device: str) -> None:
     assert host.launch_count() - before == 1
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [2, 3])
 def test_threads_change_no_bit(threads: int) -> None:
     before = torch.get_num_threads()
     found = []
@@ -352,6 +353,32 @@ def test_tensors_without_memory() -> None:
         value.grad = torch.ones(3)
         mf.optim.AdamW([value]).step()
     assert value.shape == (3,)
+
+
+def test_a_cuda_graph_cannot_hold_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    value = nn.Parameter(torch.ones(3))
+    value.grad = torch.ones(3)
+    for kind in (mf.optim.AdamW, mf.optim.SGD, mf.optim.Lion):
+        with pytest.raises(RuntimeError, match="cannot be part of a CUDA graph"):
+            kind([value]).step()
+    assert torch.equal(value, torch.ones(3))
+
+
+def test_a_default_dtype_of_16_bits_counts_on() -> None:
+    value = nn.Parameter(torch.randn(3))
+    optimizer = mf.optim.AdamW([value])
+    train(optimizer, [value], 1)
+    optimizer.state[value]["step"] += 299
+    kept = optimizer.state_dict()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        optimizer.load_state_dict(kept)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    train(optimizer, [value], 1)
+    assert optimizer.state[value]["step"] == 301
 
 
 def test_grad_scaler_skips_what_overflowed() -> None:

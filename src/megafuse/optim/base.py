@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -16,8 +15,8 @@ from megafuse.optim.launch import Batch, launch
 
 Gathered = TypeVar("Gathered")  # what a rule knows of a group's parameters that have gradients
 Group = dict[str, Any]
-# Torch's ways to do a step, of which a group may name one; ours takes their place.
-_WAYS = ("foreach", "fused", "capturable", "differentiable")
+# Torch's ways to do a step, which a checkpoint's groups may ask for; ours takes their place.
+_WAYS = {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
 
 
 class OneLaunch(Optimizer, Generic[Gathered]):
@@ -37,6 +36,11 @@ class OneLaunch(Optimizer, Generic[Gathered]):
     @_disable_dynamo
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of every parameter that has a gradient. Returns what `closure` returns."""
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"{type(self).__name__}.step() cannot be part of a CUDA graph: the learning rate "
+                "and the count of steps would stay what they are now. Call it outside the capture."
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -50,14 +54,14 @@ class OneLaunch(Optimizer, Generic[Gathered]):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's. Steps that a fused optimizer counted on the GPU are counted on the host."""
-        shallow = {**state_dict, "param_groups": copy.copy(state_dict["param_groups"])}
-        for at, group in enumerate(shallow["param_groups"]):
-            ways = {way: None if way in ("foreach", "fused") else False for way in _WAYS}
-            shallow["param_groups"][at] = {**group, **{w: v for w, v in ways.items() if w in group}}
-        super().load_state_dict(shallow)
+        groups = [
+            {key: _WAYS.get(key, value) for key, value in group.items()}
+            for group in state_dict["param_groups"]
+        ]
+        super().load_state_dict({**state_dict, "param_groups": groups})
         for state in self.state.values():
             if isinstance(step := state.get("step"), Tensor):
-                state["step"] = step.to("cpu", torch.get_default_dtype())
+                state["step"] = step.cpu()
 
 
 def of_those(left: set[int], parameters: list[Tensor], *columns: list[Any]) -> list[list[Any]]:

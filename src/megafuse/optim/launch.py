@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,21 +59,15 @@ def launch(batches: Sequence[Batch]) -> set[int]:
 def _one_by_one(rule: str, rows: _Rows) -> set[int]:
     """The host did nothing, as at least one of them was not to its taste: shards of a DTensor, or a
     gradient that lies otherwise than its parameter. Those that can be are made so."""
-    wide = len(rows.columns)
-    fit: dict[tuple[torch.dtype, torch.device], _Rows] = defaultdict(lambda: _Rows(wide))
-    left, taken = set(), defaultdict(list)
+    fit = _Rows(len(rows.columns))
+    taken: set[int] = set()
+    left: set[int] = set()
     for *row, numbers in zip(*rows.columns, rows.numbers, strict=True):
         made = _made_fit(row)
-        if made is None:
-            left.add(id(row[0]))
-            continue
-        key = made[0].dtype, made[0].device
-        fit[key].add(made, numbers)
-        taken[key].append(id(row[0]))
-    for key, each in fit.items():
-        if not step(rule, each.columns, each.numbers):
-            left.update(taken[key])
-    return left
+        (left if made is None else taken).add(id(row[0]))
+        if made is not None:
+            fit.add(made, numbers)
+    return left if taken and step(rule, fit.columns, fit.numbers) else left | taken
 
 
 def _made_fit(row: Sequence[Tensor]) -> list[Tensor] | None:
@@ -83,15 +76,15 @@ def _made_fit(row: Sequence[Tensor]) -> list[Tensor] | None:
     if local is None:
         return None
     parameter, gradient, *kept = local
-    if gradient.layout != torch.strided or gradient.is_complex():
+    if gradient.layout != torch.strided or gradient.device != parameter.device:
         return None
-    if gradient.shape != parameter.shape or gradient.device != parameter.device:
+    if gradient.shape != parameter.shape or gradient.dtype != parameter.dtype:
         return None
-    if gradient.stride() != parameter.stride() or gradient.dtype != parameter.dtype:
-        if gradient.dtype != parameter.dtype:  # torch promotes as it goes
-            return None
+    if gradient.stride() != parameter.stride():
         gradient = torch.empty_like(parameter).copy_(gradient)
-    alike = all(t.stride() == parameter.stride() and t.dtype == parameter.dtype for t in kept)
+    alike = all(
+        t.stride() == parameter.stride() and t.dtype == parameter.dtype for t in (gradient, *kept)
+    )
     return [parameter, gradient, *kept] if alike else None
 
 
