@@ -35,7 +35,7 @@ class Shown:
         self.page = browser.new_page(
             viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
         )
-        self.page.set_default_timeout(5000)
+        self.page.set_default_timeout(20_000)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))
@@ -44,21 +44,31 @@ class Shown:
         self.url = path.as_uri()
         self.page.goto(self.url)
 
+    def settle(self) -> None:
+        """Waits for two frames: what a click unfolds is measured in the one and drawn then, and
+        on a busy machine that is later than the click's return."""
+        self.page.evaluate(
+            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+
+    def find(self, selector: str) -> playwright.Locator:
+        """What matches once the page has settled."""
+        self.settle()
+        return self.page.locator(selector)
+
     def all(self, selector: str) -> list[str]:
-        return [
-            text.replace("\u202f", " ") for text in self.page.locator(selector).all_inner_texts()
-        ]
+        return [text.replace("\u202f", " ") for text in self.find(selector).all_inner_texts()]
 
     def drawn(self, selector: str) -> list[str]:
         """As `all`, of text in a picture."""
-        found = self.page.locator(selector).all_text_contents()
+        found = self.find(selector).all_text_contents()
         return [text.replace("\u202f", " ") for text in found]
 
     def text(self, selector: str) -> str:
-        return self.page.locator(selector).first.inner_text().replace("\u202f", " ")
+        return self.find(selector).first.inner_text().replace("\u202f", " ")
 
     def values(self, selector: str) -> list[float]:
-        found = self.page.locator(selector).evaluate_all("all => all.map(e => e.dataset.value)")
+        found = self.find(selector).evaluate_all("all => all.map(e => e.dataset.value)")
         return [float(v) for v in found if v is not None]
 
     def choose(self, control: str, value: str) -> None:
@@ -66,7 +76,7 @@ class Shown:
 
     @property
     def tip(self) -> str | None:
-        tip = self.page.locator("#tip")
+        tip = self.find("#tip")
         return tip.inner_text().replace("\u202f", " ") if tip.is_visible() else None
 
     @property
@@ -75,6 +85,7 @@ class Shown:
 
     def overflow(self) -> int:
         """By how many pixels the page is wider than the screen."""
+        self.settle()
         return self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
 
     def check(self) -> None:

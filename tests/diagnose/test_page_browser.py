@@ -48,7 +48,7 @@ def test_the_verdict_stands_on_top(show) -> None:
     for expected in ("2 findings", "50.0 ms", "7.0 %", "4.00×", "as measured"):
         assert expected in summary
     assert "a laptop · torch 2.11.0" in summary
-    assert shown.page.locator("#summary").bounding_box()["y"] < 200
+    assert shown.find("#summary").bounding_box()["y"] < 200
 
 
 def test_findings_unfold(show) -> None:
@@ -60,8 +60,8 @@ def test_findings_unfold(show) -> None:
         "−2.50 ms",
     ]
     first, second = "#finding-1 .inside", "#finding-2 .inside"
-    shown.page.locator(first).wait_for(state="visible")  # on a busy machine not at once
-    assert not shown.page.locator(second).is_visible()
+    assert shown.find(first).is_visible()
+    assert not shown.find(second).is_visible()
     inside = shown.text(first)
     for expected in (
         "Call torch.nn.functional.linear",
@@ -77,7 +77,7 @@ def test_findings_unfold(show) -> None:
     assert shown.drawn(f"{first} .chart text") == [
         *("now", "50.0 ms", "predicted", "12.0 ms", "measured", "12.5 ms")
     ]
-    widths = shown.page.locator(f"{first} .chart rect").evaluate_all(
+    widths = shown.find(f"{first} .chart rect").evaluate_all(
         "all => all.map(e => e.getBBox().width)"
     )
     assert widths[1] / widths[0] == pytest.approx(12 / 50, rel=0.02)
@@ -87,7 +87,7 @@ def test_findings_unfold(show) -> None:
     assert "Put @megafuse.fuse" in shown.text(second)
     assert shown.drawn(f"{second} .chart text") == ["now", "50.0 ms", "predicted", "47.5 ms"]
     shown.page.locator("#finding-1 summary").click()
-    assert not shown.page.locator(first).is_visible()
+    assert not shown.find(first).is_visible()
 
 
 def test_a_trial_that_failed_says_why_and_has_no_bar(show) -> None:
@@ -120,21 +120,21 @@ def test_leave_it(show) -> None:
     assert "leave it" in shown.text("#summary .badge")
     assert "95 %" in shown.text("#summary")
     assert shown.text("#findings h2") == "Nothing to change"
-    assert shown.page.locator(".finding").count() == 0
+    assert shown.find(".finding").count() == 0
 
 
 # ---- timeline
 
 
 def boxes(shown: Shown, selector: str) -> list[dict]:
-    return shown.page.locator(selector).evaluate_all(
+    return shown.find(selector).evaluate_all(
         "all => all.map(e => ({left: e.getBBox().x, right: e.getBBox().x + e.getBBox().width}))"
     )
 
 
 def test_timeline_is_to_scale_and_shows_gaps(show) -> None:
     shown = show(made.naive())
-    width = shown.page.locator("#timeline .chart svg").evaluate("e => e.clientWidth - 2")
+    width = shown.find("#timeline .chart svg").evaluate("e => e.clientWidth - 2")
     drawn = boxes(shown, "#timeline .block .run")
     expected = [(0, 3e-3), (4e-3, 6e-3), (6e-3, 7e-3), (7e-3, 8e-3), (9e-3, 49e-3)]
     assert len(drawn) == len(expected), "a view is no operation"
@@ -171,7 +171,7 @@ def test_timeline_zooms_and_moves(show) -> None:
         "Host · 15.0 ms in 3,000 blocks",
         "GPU · 6.00 ms in 3,000 blocks",
     ]
-    few = shown.page.locator("#timeline .block").count()
+    few = shown.find("#timeline .block").count()
     assert few < 3000, "what cannot be seen is drawn as one block"
     # The GPU is busy in two of seven microseconds: as high is a block that stands for many.
     block = shown.page.locator("#timeline .block").last
@@ -183,7 +183,7 @@ def test_timeline_zooms_and_moves(show) -> None:
     assert high / whole == pytest.approx(0.3, abs=0.08)
     for _ in range(9):
         shown.page.get_by_role("button", name="Zoom in").click()
-    assert 2 < shown.page.locator("#timeline .block").count() < 60
+    assert 2 < shown.find("#timeline .block").count() < 60
     assert set(shown.drawn("#timeline .block text")) <= {"mul", "add", ""}
     before = shown.drawn("#timeline .tick")
     assert len(set(before)) == len(before), "digits enough to tell them apart"
@@ -194,7 +194,7 @@ def test_timeline_zooms_and_moves(show) -> None:
     for _ in range(12):
         shown.page.get_by_role("button", name="Zoom out").click()
     assert shown.drawn("#timeline .tick")[0] == "0"
-    assert shown.page.locator("#timeline .block").count() == few
+    assert shown.find("#timeline .block").count() == few
 
 
 def test_a_finding_is_shown_on_the_timeline(show) -> None:
@@ -203,19 +203,19 @@ def test_a_finding_is_shown_on_the_timeline(show) -> None:
     shown.page.get_by_role("button", name="Show 3 operations on the timeline").click()
     lit = shown.page.locator("#timeline .block.lit")
     assert lit.evaluate_all("all => all.map(e => e.dataset.index)") == ["0", "1", "2"]
-    width = shown.page.locator("#timeline .chart svg").evaluate("e => e.clientWidth")
+    width = shown.find("#timeline .chart svg").evaluate("e => e.clientWidth")
     drawn = boxes(shown, "#timeline .block.lit .run")
     assert drawn[-1]["right"] - drawn[0]["left"] > 0.8 * width, "they fill the view"
-    assert shown.page.locator("#timeline").evaluate("e => e.getBoundingClientRect().top") < 400
+    assert shown.find("#timeline").evaluate("e => e.getBoundingClientRect().top") < 400
     shown.page.get_by_role("button", name="Whole call").click()
-    assert shown.page.locator("#timeline .lit, #timeline .dim").count() == 0
-    assert shown.page.locator("#timeline .block").count() == 5
+    assert shown.find("#timeline .lit, #timeline .dim").count() == 0
+    assert shown.find("#timeline .block").count() == 5
 
 
 def test_host_and_device_have_lanes_of_their_own(show) -> None:
     shown = show(made.launches(10))
     assert [lane.split(" ·")[0] for lane in shown.drawn("#timeline .lane")] == ["Host", "GPU"]
-    assert shown.page.locator("#timeline .block").count() == 20
+    assert shown.find("#timeline .block").count() == 20
     shown.page.locator("#timeline .gap").nth(1).hover()
     assert shown.tip.startswith("5.00 µs: the GPU waits")
     shown.page.locator("#timeline .block").last.hover()
@@ -248,9 +248,9 @@ def test_points_lie_as_far_below_the_roof_as_their_rate(show) -> None:
     operation.bytes_moved = int(made.LAPTOP.copy / 4 * operation.host_seconds)
     shown = show(diagnosis)
     where = """e => e.getBoundingClientRect().top + e.getBoundingClientRect().height / 2"""
-    point = shown.page.locator("#roofline .mark[data-tip]").evaluate(where)
+    point = shown.find("#roofline .mark[data-tip]").evaluate(where)
     roof = shown.page.locator("#roofline line.roof").last.evaluate(where)
-    ticks = shown.page.locator("#roofline .tick").evaluate_all(
+    ticks = shown.find("#roofline .tick").evaluate_all(
         "all => all.map(e => [e.textContent, Number(e.getAttribute('y'))])"
     )
     rates = [(t.replace("\u202f", " "), y) for t, y in ticks if re.search("[GM]$", t)]
@@ -278,10 +278,10 @@ def test_ledger_by_line(show) -> None:
 
 def test_every_operation_as_a_table(show) -> None:
     shown = show(made.naive())
-    assert shown.page.locator("#operations-table").count() == 0
+    assert shown.find("#operations-table").count() == 0
     shown.page.locator("#timeline .fold summary").click()
     shown.page.wait_for_selector("#operations-table")  # made after the click, when it has opened
-    assert shown.page.locator("#operations-table tbody tr").count() == 4
+    assert shown.find("#operations-table tbody tr").count() == 4
     assert "tanh" in shown.text("#operations-table tbody tr")
 
 
@@ -296,7 +296,7 @@ def test_nothing_is_wider_than_the_screen(show, which: str, width: int, theme: s
     for summary in shown.page.locator("main summary:visible").all():
         summary.click()
     assert shown.overflow() <= 0
-    drawn = shown.page.locator("#timeline .chart svg").bounding_box()
+    drawn = shown.find("#timeline .chart svg").bounding_box()
     assert 0.75 * width < drawn["width"] <= width
 
 
@@ -361,7 +361,7 @@ def test_odd_diagnoses(show) -> None:
 
 def test_hostile_text_is_shown_as_text(show) -> None:
     shown = show(hostile())
-    assert shown.page.locator("img").count() == 0
+    assert shown.find("img").count() == 0
     assert HOSTILE.replace("\u2028", "") in shown.text("#finding-1 summary").replace("\u2028", "")
     shown.page.locator("#timeline .block").last.hover()
     assert "<img" in shown.tip
