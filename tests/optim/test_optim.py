@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import megafuse as mf
 from megafuse.optim import launch as launching
-from megafuse.runtime import cpp, loader
+from megafuse.runtime import builders, cpp, fallback, loader, optimizers
 
 pytestmark = pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler")
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -130,6 +131,184 @@ def test_one_launch(device: str) -> None:
     before = host.launch_count()
     optimizer.step()
     assert host.launch_count() - before == 1
+
+
+PLAIN = pytest.mark.parametrize(
+    ("name", "how"),
+    [("AdamW", {"amsgrad": True}), ("SGD", {"momentum": 0.9}), ("SGD", {}), ("Lion", {})],
+    ids=lambda v: v if type(v) is str else "",
+)
+
+
+@PLAIN
+def test_python_does_nothing_for_each_parameter(name: str, how: dict[str, Any]) -> None:
+    """From the second step on: the host's time must not grow with them by more than C++ takes."""
+    calls = []
+    for many in (4, 40):
+        values = [nn.Parameter(torch.ones(2)) for _ in range(many)]
+        groups = [{"params": values[: many // 2]}, {"params": values[many // 2 :], "lr": 0.1}]
+        optimizer = getattr(mf.optim, name)(groups, **how)
+        train(optimizer, values, 2)
+        calls.append(calls_of(optimizer.step))
+    assert calls[0] == calls[1]
+
+
+def calls_of(function: Callable[[], Any]) -> int:
+    """How many functions it calls, Python's and built-in ones."""
+    events: list[str] = []
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return sum(event in ("call", "c_call") for event in events)
+
+
+def other_memory(optimizer: Any, values: list[nn.Parameter]) -> None:
+    values[0].data = values[0].detach() + 0.5
+
+
+def other_strides(optimizer: Any, values: list[nn.Parameter]) -> None:
+    values[1].data = values[1].detach().t().contiguous().t()
+
+
+def other_dtype(optimizer: Any, values: list[nn.Parameter]) -> None:
+    values[0].data = values[0].detach().double()
+    for key, kept in optimizer.state[values[0]].items():
+        optimizer.state[values[0]][key] = kept.double() if key != "step" else kept
+
+
+def other_state(optimizer: Any, values: list[nn.Parameter]) -> None:
+    own = optimizer.state[values[0]]
+    own.update({key: kept + 1 for key, kept in own.items()})
+
+
+def other_dict(optimizer: Any, values: list[nn.Parameter]) -> None:
+    optimizer.state[values[0]] = {key: t / 2 for key, t in optimizer.state[values[0]].items()}
+
+
+def no_state(optimizer: Any, values: list[nn.Parameter]) -> None:
+    del optimizer.state[values[0]]
+
+
+def other_order(optimizer: Any, values: list[nn.Parameter]) -> None:
+    turned = list(reversed(optimizer.state.items()))
+    optimizer.state.clear()
+    optimizer.state.update(turned)
+    optimizer.param_groups[0]["params"].reverse()
+
+
+def other_numbers(optimizer: Any, values: list[nn.Parameter]) -> None:
+    optimizer.param_groups[0].update(lr=0.3, weight_decay=0.2, maximize=True)
+
+
+def new_group(optimizer: Any, values: list[nn.Parameter]) -> None:
+    values.append(nn.Parameter(torch.linspace(0, 1, 5)))
+    optimizer.add_param_group({"params": values[-1:], "lr": 0.2})
+
+
+def other_parameter(optimizer: Any, values: list[nn.Parameter]) -> None:
+    values[0] = optimizer.param_groups[0]["params"][0] = nn.Parameter(torch.ones(6))
+
+
+CHANGES = [
+    *(other_memory, other_strides, other_dtype, other_state, other_dict, no_state),
+    *(other_order, other_numbers, new_group, other_parameter),
+]
+
+
+@PLAIN
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_changes_between_steps(change: Callable[..., None], name: str, how: dict[str, Any]) -> None:
+    found = []
+    for kind in (getattr(mf.optim, name), of_torch(name)):
+        values = [nn.Parameter(torch.linspace(-1, 1, 6)), nn.Parameter(torch.ones(3, 4))]
+        values.append(nn.Parameter(torch.full((2,), 0.5)))
+        optimizer = kind(values, lr=0.1, **how)
+        train(optimizer, values, 2)
+        if change is no_state and not optimizer.state:
+            pytest.skip("it keeps nothing")
+        change(optimizer, values)
+        train(optimizer, values, 2)
+        found.append([t.detach() for v in values for t in (v, *optimizer.state[v].values())])
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)  # float32's, for float64 too
+
+
+@PLAIN
+def test_gradients_change_between_steps(name: str, how: dict[str, Any]) -> None:
+    """Their memory, their strides and whether they are there."""
+    made: list[Callable[[Tensor], Tensor | None]] = [
+        *(torch.sin, torch.cos, lambda t: None, lambda t: torch.sin(t).t().contiguous().t()),
+        *(lambda t: torch.ones(()).expand_as(t), torch.sin, torch.cos),
+    ]
+    found = []
+    for kind in (getattr(mf.optim, name), of_torch(name)):
+        values = [nn.Parameter(torch.linspace(-1, 1, 12).view(3, 4)) for _ in range(3)]
+        optimizer = kind(values, lr=0.1, **how)
+        for step in range(len(made)):
+            for at, value in enumerate(values):
+                value.grad = made[(step + at) % len(made)](value.detach())
+            optimizer.step()
+        found.append([t.detach() for v in values for t in (v, *optimizer.state[v].values())])
+    torch.testing.assert_close(*found)
+
+
+def test_strides_where_there_is_one_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They mean nothing: such a gradient is not copied."""
+    monkeypatch.setattr(launching, "_made_fit", lambda row: pytest.fail("copied"))
+    value = nn.Parameter(torch.zeros(1, 5))
+    value.grad = torch.arange(5.0).as_strided((1, 5), (1, 1))
+    mf.optim.SGD([value], lr=1.0).step()
+    assert torch.equal(value.detach(), -torch.arange(5.0).view(1, 5))
+
+
+def test_dtypes_side_by_side() -> None:
+    values = [nn.Parameter(torch.ones(5, dtype=dtype)) for dtype in (torch.float, torch.double) * 2]
+    values.append(nn.Parameter(torch.ones(5, dtype=torch.complex64)))
+    optimizer = mf.optim.SGD(values, lr=0.5)
+    for value in values:
+        value.grad = torch.ones_like(value)
+    host: Any = loader.load()
+    before = host.launch_count()
+    optimizer.step()
+    assert host.launch_count() - before == 2
+    assert all(torch.equal(value, torch.full_like(value, 0.5)) for value in values)
+
+
+def test_a_dtype_without_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others' steps are launched, and none is done twice."""
+
+    def not_double(rule: str, dtype: str) -> Any:
+        if dtype == "Double":
+            raise fallback.Unbuildable("not here")
+        return optimizers.cpu_kernel(rule, dtype)
+
+    host: Any = loader.load()
+    monkeypatch.setitem(builders._ON_CPU, "optimizer", not_double)
+    host.forget_kernels()
+    try:
+        values = [nn.Parameter(torch.ones(5)), nn.Parameter(torch.ones(5, dtype=torch.double))]
+        values.append(nn.Parameter(torch.ones(5, 4)[:, 0]))
+        optimizer = mf.optim.AdamW(values, lr=0.5, weight_decay=0)
+        before = host.launch_count()
+        train(optimizer, values, 1)
+        assert host.launch_count() - before == 1
+    finally:
+        host.forget_kernels()
+    assert all(torch.allclose(value, torch.full_like(value, 0.5)) for value in values)
+    assert [state["step"] for state in optimizer.state.values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.float16])
+def test_steps_are_counted_in_any_dtype(dtype: torch.dtype) -> None:
+    value = nn.Parameter(torch.ones(3))
+    optimizer = mf.optim.AdamW([value])
+    train(optimizer, [value], 1)
+    step = optimizer.state[value]["step"] = torch.tensor(7, dtype=dtype)
+    version = step._version
+    train(optimizer, [value], 1)
+    assert step == 8
+    assert step._version > version
 
 
 @pytest.mark.parametrize("threads", [2, 3])

@@ -10,6 +10,7 @@ from torch.optim.adam import adam
 
 from megafuse.optim.base import Group, OneLaunch, of_those, sign_of
 from megafuse.optim.launch import Batch
+from megafuse.optim.operation import Columns, count, counts
 
 
 class Moments(NamedTuple):
@@ -25,23 +26,23 @@ class Moments(NamedTuple):
 
 class _OfAdam(OneLaunch[Moments], torch.optim.Adam):
     def _gather(self, group: Group) -> Moments:
+        maxima = ("max_exp_avg_sq",) if group["amsgrad"] else ()
+        columns = self._columns(group, "exp_avg", "exp_avg_sq", *maxima, "step")
+        if columns is not None:
+            parameters, gradients, means, squares, *more, steps = columns
+            return Moments(parameters, gradients, means, squares, more[0] if more else [], steps)
         found = Moments([], [], [], [], [], [])
         self._init_group(group, *found)  # type: ignore[no-untyped-call]
         return found
 
     def _batch(self, group: Group, gathered: Moments) -> Batch:
         rule = "adamw" if group["decoupled_weight_decay"] else "adam"
-        columns: tuple[list[Tensor], ...] = gathered[:4]
+        columns: Columns = gathered[:4]
         if group["amsgrad"]:
             rule, columns = f"{rule}_maxima", gathered[:5]
-        known: dict[float, tuple[float, ...]] = {}  # most have taken as many steps
-        numbers = []
-        for step in gathered.steps:
-            count = step.item() + 1
-            if count not in known:
-                known[count] = _numbers(group, count)
-            numbers.append(known[count])
-        return Batch(rule, columns, numbers)
+        taken = counts(gathered.steps)
+        of_count = {count: _numbers(group, count + 1) for count in set(taken)}  # most are alike
+        return Batch(rule, columns, [of_count[count] for count in taken])
 
     def _finish(self, group: Group, gathered: Moments, left: set[int]) -> None:
         mine, theirs = gathered.steps, Moments([], [], [], [], [], [])
@@ -50,8 +51,7 @@ class _OfAdam(OneLaunch[Moments], torch.optim.Adam):
             theirs = Moments(*of_those(left, *gathered._replace(maxima=maxima)))
             taken = set(map(id, theirs.steps))
             mine = [step for step in gathered.steps if id(step) not in taken]
-        if mine:
-            torch._foreach_add_(mine, 1)
+        count(mine)
         if theirs.parameters:
             _by_torch(group, theirs)
 

@@ -12,6 +12,8 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from megafuse.optim.launch import Batch, launch
+from megafuse.optim.operation import Columns
+from megafuse.runtime import loader
 
 Gathered = TypeVar("Gathered")  # what a rule knows of a group's parameters that have gradients
 Group = dict[str, Any]
@@ -32,6 +34,16 @@ class OneLaunch(Optimizer, Generic[Gathered]):
     @abstractmethod
     def _finish(self, group: Group, gathered: Gathered, left: set[int]) -> None:
         """After the launch; the parameters whose ids are in `left` are torch's to do."""
+
+    def _columns(self, group: Group, *names: str) -> Columns | None:
+        """A group's parameters that have gradients, these, and what is kept for them under these
+        names. None where torch's own way has to be taken, which makes what is missing and refuses
+        what it does not do: before the first step, with sparse gradients, or with options on."""
+        host: Any = loader.load()
+        if host is None or any(map(group.get, _WAYS)):
+            return None
+        found: Columns | None = host.optimizer_columns(group["params"], self.state, names)
+        return found
 
     @_disable_dynamo
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -66,7 +78,7 @@ class OneLaunch(Optimizer, Generic[Gathered]):
 
 def of_those(left: set[int], parameters: list[Tensor], *columns: list[Any]) -> list[list[Any]]:
     """The rows of these columns whose parameter is left."""
-    rows = [i for i, parameter in enumerate(parameters) if id(parameter) in left]
+    rows = [i for i, parameter in enumerate(parameters) if id(parameter) in left] if left else []
     return [[column[i] for i in rows] for column in (parameters, *columns)]
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from megafuse.optim.operation import step
+from megafuse.optim.operation import Columns, Numbers, step
 from megafuse.runtime import loader
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -21,57 +20,55 @@ class Batch:
     as the rule's struct in kernels/optimizer.h reads them."""
 
     rule: str
-    columns: tuple[list[Tensor], ...]
-    numbers: list[tuple[float, ...]]
-
-
-class _Rows:
-    """Rows of batches that go into one launch."""
-
-    def __init__(self, wide: int) -> None:
-        self.columns: tuple[list[Tensor], ...] = tuple([] for _ in range(wide))
-        self.numbers: list[tuple[float, ...]] = []
-
-    def add(self, row: Iterable[Tensor], numbers: tuple[float, ...]) -> None:
-        for column, tensor in zip(self.columns, row, strict=True):
-            column.append(tensor)
-        self.numbers.append(numbers)
+    columns: Columns
+    numbers: Numbers
 
 
 def launch(batches: Sequence[Batch]) -> set[int]:
     """Does the steps. Those that it cannot do (sparse or complex ones, other devices, a machine
     without a compiler) it leaves alone, and returns the ids of their parameters."""
-    can_launch = loader.load() is not None
-    together: dict[tuple[str, torch.dtype, torch.device], _Rows] = {}
+    if loader.load() is None:
+        return {id(parameter) for batch in batches for parameter in batch.columns[0]}
+    of_rule: dict[str, list[Batch]] = {}
     for batch in batches:
-        for *row, numbers in zip(*batch.columns, batch.numbers, strict=True):
-            key = batch.rule, row[0].dtype, row[0].device
-            rows = together.setdefault(key, _Rows(len(row)))
-            rows.add(row, numbers)
+        of_rule.setdefault(batch.rule, []).append(batch)
+    return set().union(*(_launch(_together(alike)) for alike in of_rule.values()))
+
+
+def _together(batches: Sequence[Batch]) -> Batch:
+    columns = zip(*(batch.columns for batch in batches), strict=True)
+    numbers = chain.from_iterable(batch.numbers for batch in batches)
+    return Batch(
+        batches[0].rule, tuple(list(chain.from_iterable(parts)) for parts in columns), list(numbers)
+    )
+
+
+def _launch(batch: Batch) -> set[int]:
+    unfit = step(batch.rule, batch.columns, batch.numbers)
+    if not unfit:
+        return set()
+    # The host did nothing, as these were not to its taste: shards of a DTensor, or a gradient that
+    # lies otherwise than its parameter. Those that can be are made so.
+    columns = tuple(map(list, batch.columns))
+    numbers, parameters = list(batch.numbers), list(batch.columns[0])
+    lists: list[list[Any]] = [parameters, numbers, *columns]
     left: set[int] = set()
-    for (rule, dtype, device), rows in together.items():
-        known = can_launch and dtype in _DTYPES and device.type in ("cpu", "cuda")
-        if not known or not step(rule, rows.columns, rows.numbers):
-            left |= _one_by_one(rule, rows) if known else set(map(id, rows.columns[0]))
+    while unfit:
+        for place in sorted(unfit, reverse=True):
+            made = _made_fit([column[place] for column in columns])
+            if made is None:
+                left.add(id(parameters[place]))
+                for each in lists:
+                    del each[place]
+            else:
+                for column, tensor in zip(columns, made, strict=True):
+                    column[place] = tensor
+        unfit = step(batch.rule, columns, numbers)
     return left
 
 
-def _one_by_one(rule: str, rows: _Rows) -> set[int]:
-    """The host did nothing, as at least one of them was not to its taste: shards of a DTensor, or a
-    gradient that lies otherwise than its parameter. Those that can be are made so."""
-    fit = _Rows(len(rows.columns))
-    taken: set[int] = set()
-    left: set[int] = set()
-    for *row, numbers in zip(*rows.columns, rows.numbers, strict=True):
-        made = _made_fit(row)
-        (left if made is None else taken).add(id(row[0]))
-        if made is not None:
-            fit.add(made, numbers)
-    return left if taken and step(rule, fit.columns, fit.numbers) else left | taken
-
-
 def _made_fit(row: Sequence[Tensor]) -> list[Tensor] | None:
-    """The row as plain tensors that lie alike, or None."""
+    """The row as plain tensors that lie alike, or None if it cannot be or was so before."""
     local = _local(row)
     if local is None:
         return None
@@ -82,10 +79,10 @@ def _made_fit(row: Sequence[Tensor]) -> list[Tensor] | None:
         return None
     if gradient.stride() != parameter.stride():
         gradient = torch.empty_like(parameter).copy_(gradient)
-    alike = all(
-        t.stride() == parameter.stride() and t.dtype == parameter.dtype for t in (gradient, *kept)
-    )
-    return [parameter, gradient, *kept] if alike else None
+    made = [parameter, gradient, *kept]
+    alike = all(t.stride() == parameter.stride() and t.dtype == parameter.dtype for t in made)
+    changed = any(now is not before for now, before in zip(made, row, strict=True))
+    return made if alike and changed else None
 
 
 def _local(row: Sequence[Tensor]) -> list[Tensor] | None:

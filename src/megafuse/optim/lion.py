@@ -42,6 +42,9 @@ class Lion(OneLaunch[Means]):
         super().__init__(params, defaults)
 
     def _gather(self, group: Group) -> Means:
+        columns = self._columns(group, "exp_avg")
+        if columns is not None:
+            return Means(*columns)
         found = Means([], [], [])
         for parameter in group["params"]:
             if parameter.grad is None:

@@ -18,25 +18,49 @@ from megafuse.runtime import loader, optimizers
 _NUMBER_OF = {rule: number for number, rule in enumerate(optimizers.RULES)}
 _SCHEMA = (
     "(str rule, Tensor(a!)[] parameters, Tensor[] gradients, Tensor(b!)[] kept, float[] numbers)"
-    " -> bool"
+    " -> int[]"
 )
 Columns = tuple[list[Tensor], ...]
 Numbers = list[tuple[float, ...]]
 
 
-def step(rule: str, columns: Columns, numbers: Numbers) -> bool:
-    """Whether the host did it; if not, nothing was done."""
-    if not torch._C._len_torch_dispatch_stack():
+def step(rule: str, columns: Columns, numbers: Numbers) -> list[int]:
+    """The rows that the host cannot do; if there is one, it did nothing."""
+    if not _watched():
         return _launch(rule, columns, numbers)
     parameters, gradients, *kept = columns
+    if not parameters:
+        return []
     every_kept = [tensor for column in kept for tensor in column]
     every_number = [number for row in numbers for number in row]
-    return bool(_operation()(rule, parameters, gradients, every_kept, every_number))
+    return list(_operation()(rule, parameters, gradients, every_kept, every_number))
 
 
-def _launch(rule: str, columns: Columns, numbers: Numbers) -> bool:
+def counts(steps: list[Tensor]) -> list[float]:
+    """How many steps were taken."""
+    known = _counted(steps, 0)
+    return [step.item() for step in steps] if known is None else known
+
+
+def count(steps: list[Tensor]) -> None:
+    """One more was taken."""
+    if steps and _counted(steps, 1) is None:
+        torch._foreach_add_(steps, 1)
+
+
+def _counted(steps: list[Tensor], more: int) -> list[float] | None:
     host: Any = loader.load()
-    return bool(host.optimizer_step(rule, _NUMBER_OF[rule], columns, numbers))
+    return None if host is None or _watched() else host.optimizer_counts(steps, more)
+
+
+def _watched() -> bool:
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+def _launch(rule: str, columns: Columns, numbers: Numbers) -> list[int]:
+    host: Any = loader.load()
+    unfit: list[int] = host.optimizer_step(rule, _NUMBER_OF[rule], columns, numbers)
+    return unfit
 
 
 @functools.cache
@@ -47,7 +71,7 @@ def _operation() -> Any:
         gradients: list[Tensor],
         kept: list[Tensor],
         numbers: list[float],
-    ) -> bool:
+    ) -> list[int]:
         count = len(parameters)
         columns = (parameters, gradients, *_parts(kept, count))
         return _launch(rule, columns, [tuple(n) for n in _parts(numbers, len(numbers) // count)])
@@ -55,7 +79,8 @@ def _operation() -> Any:
     made = torch.library.custom_op(
         "megafuse::optimizer_step", run, mutates_args=("parameters", "kept"), schema=_SCHEMA
     )
-    made.register_fake(lambda *_: False)  # torch's own code does it with tensors without memory
+    # Torch's own code does it with tensors without memory.
+    made.register_fake(lambda rule, parameters, *_: list(range(len(parameters))))
     return made
 
 

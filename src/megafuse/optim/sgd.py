@@ -39,6 +39,10 @@ class SGD(OneLaunch[Moving], torch.optim.SGD):
         )
 
     def _gather(self, group: Group) -> Moving:
+        columns = self._columns(group, *(("momentum_buffer",) if group["momentum"] else ()))
+        if columns is not None:
+            parameters, gradients, *buffers = columns
+            return Moving(parameters, gradients, [*buffers[0]] if buffers else [])
         found = Moving([], [], [])
         self._init_group(group, *found)  # type: ignore[no-untyped-call]
         return found
@@ -47,13 +51,12 @@ class SGD(OneLaunch[Moving], torch.optim.SGD):
         if not group["momentum"]:
             numbers = [_numbers(group, first=False)] * len(gathered.parameters)
             return Batch("sgd", gathered[:2], numbers)
-        first, later = _numbers(group, first=True), _numbers(group, first=False)
-        numbers, buffers = [], []
-        for parameter, buffer in zip(gathered.parameters, gathered.buffers, strict=True):
-            numbers.append(first if buffer is None else later)
-            if buffer is None:
-                buffer = self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-            buffers.append(buffer)
+        numbers = [_numbers(group, first=False)] * len(gathered.buffers)
+        buffers: list[Any] = list(gathered.buffers)
+        for row in [row for row, buffer in enumerate(buffers) if buffer is None]:
+            parameter = gathered.parameters[row]
+            buffers[row] = self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+            numbers[row] = _numbers(group, first=True)
         return Batch("sgd_momentum", (gathered.parameters, gathered.gradients, buffers), numbers)
 
     def _finish(self, group: Group, gathered: Moving, left: set[int]) -> None:

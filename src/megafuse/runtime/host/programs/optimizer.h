@@ -11,40 +11,40 @@
 
 namespace megafuse {
 
-// The rows of kernels/optimizer.h's table, for tensors of one dtype and device.
+// A row of a step: a parameter, its gradient, what the rule keeps for it.
+using OptimizerRow = c10::SmallVector<const at::Tensor*, 6>;
+
+// The rows of kernels/optimizer.h's table, for tensors of one dtype and device: one launch.
 class OptimizerTable {
  public:
   static constexpr int64_t kPiece = 16384, kRow = 16;
   static constexpr size_t kColumns = 2, kNumbers = 8;  // where they begin; the columns end there
 
+  c10::Device device;
+  at::ScalarType dtype;
   std::vector<uint64_t> words;
+  std::vector<Py_ssize_t> places;  // of the rows, in the caller's lists
   int64_t pieces = 0, elements = 0;
 
-  // `columns` are sequences of as many tensors: parameters, gradients, what the rule keeps.
-  // `numbers` has the numbers of each.
-  OptimizerTable(PyObject* columns, PyObject* numbers) {
-    const Py_ssize_t count = length(numbers), wide = length(columns);
-    TORCH_CHECK(wide >= 2 && kColumns + size_t(wide) <= kNumbers,
-                "megafuse: an optimizer's step has 2 to 6 columns, not ", wide);
-    words.assign(size_t(count * kRow), 0);
-    for (Py_ssize_t c = 0; c < wide; ++c) {
-      PyObject* const column = PyTuple_GET_ITEM(columns, c);
-      TORCH_CHECK(PyList_Check(column) && PyList_GET_SIZE(column) == count,
-                  "megafuse: every column of an optimizer's step is a list of ", count, " tensors");
-      PyObject* const parameters = PyTuple_GET_ITEM(columns, 0);
-      for (Py_ssize_t r = 0; r < count; ++r)
-        put(PyList_GET_ITEM(column, r), PyList_GET_ITEM(parameters, r), r, size_t(c));
+  OptimizerTable(c10::Device d, at::ScalarType t) : device(d), dtype(t) {}
+
+  void add(Py_ssize_t place, const OptimizerRow& row, PyObject* numbers) {
+    words.resize(words.size() + size_t(kRow));
+    uint64_t* const to = &words[words.size() - size_t(kRow)];
+    const int64_t count = row[0]->numel();
+    to[0] = uint64_t(pieces);
+    to[1] = uint64_t(count);
+    for (size_t c = 0; c < row.size(); ++c) {
+      const bool read_only = c == 1;  // the gradient; one that is copied on write stays shared
+      to[kColumns + c] = reinterpret_cast<uint64_t>(
+          read_only ? const_cast<void*>(row[c]->const_data_ptr()) : row[c]->mutable_data_ptr());
+      if (!read_only) written_.push_back(row[c]->unsafeGetTensorImpl());
     }
-    for (Py_ssize_t r = 0; r < count; ++r) {
-      PyObject* const own = PyList_GET_ITEM(numbers, r);
-      TORCH_CHECK(PyTuple_Check(own) && size_t(PyTuple_GET_SIZE(own)) <= size_t(kRow) - kNumbers,
-                  "megafuse: an optimizer's numbers are a tuple of at most ", kRow - kNumbers);
-      for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(own); ++n) {
-        const double number = PyFloat_AsDouble(PyTuple_GET_ITEM(own, n));
-        if (PyErr_Occurred()) throw python_error();
-        std::memcpy(&row(r)[kNumbers + size_t(n)], &number, sizeof number);
-      }
-    }
+    if (numbers != last_) read_numbers(numbers);
+    std::copy(numbers_.begin(), numbers_.end(), to + kNumbers);
+    places.push_back(place);
+    pieces += (count + kPiece - 1) / kPiece;
+    elements += count;
   }
 
   // What autograd compares, where it has kept a tensor that is written to.
@@ -52,44 +52,89 @@ class OptimizerTable {
     for (c10::TensorImpl* tensor : written_) tensor->bump_version();
   }
 
-  int64_t rows() const { return int64_t(words.size()) / kRow; }
-  c10::Device device() const { return device_; }
-  at::ScalarType dtype() const { return dtype_; }
+  int64_t rows() const { return int64_t(places.size()); }
 
  private:
-  uint64_t* row(Py_ssize_t r) { return words.data() + r * kRow; }
-
-  static Py_ssize_t length(PyObject* sequence) {
-    TORCH_CHECK(PyTuple_Check(sequence) || PyList_Check(sequence),
-                "megafuse: an optimizer's step takes a tuple of columns and a list of numbers");
-    return PySequence_Fast_GET_SIZE(sequence);
-  }
-
-  // Throws UseReference where a tensor is no plain one, or lies otherwise than its parameter.
-  void put(PyObject* object, PyObject* parameter, Py_ssize_t r, size_t column) {
-    if (!THPVariable_CheckTypeExact(Py_TYPE(object))) throw UseReference{};
-    const at::Tensor &t = THPVariable_Unpack(object), &like = THPVariable_Unpack(parameter);
-    if (r == 0 && column == 0) device_ = t.device(), dtype_ = t.scalar_type();
-    const bool plain = t.layout() == at::kStrided && t.device() == device_ &&
-                       t.scalar_type() == dtype_ && is_plain(t) && !t.is_inference();
-    if (!plain || !t.is_non_overlapping_and_dense() || t.sizes() != like.sizes() ||
-        t.strides() != like.strides())
-      throw UseReference{};
-    if (column == 0) {
-      row(r)[0] = uint64_t(pieces);
-      row(r)[1] = uint64_t(t.numel());
-      pieces += (t.numel() + kPiece - 1) / kPiece;
-      elements += t.numel();
+  // Once for all rows that have the same tuple.
+  void read_numbers(PyObject* numbers) {
+    TORCH_CHECK(PyTuple_Check(numbers) && size_t(PyTuple_GET_SIZE(numbers)) <= numbers_.size(),
+                "megafuse: an optimizer's numbers are a tuple of at most ", numbers_.size());
+    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(numbers); ++n) {
+      const double number = PyFloat_AsDouble(PyTuple_GET_ITEM(numbers, n));
+      if (PyErr_Occurred()) throw python_error();
+      std::memcpy(&numbers_[size_t(n)], &number, sizeof number);
     }
-    const bool read_only = column == 1;  // the gradient; one that is copied on write stays shared
-    row(r)[kColumns + column] = reinterpret_cast<uint64_t>(
-        read_only ? const_cast<void*>(t.const_data_ptr()) : t.mutable_data_ptr());
-    if (!read_only) written_.push_back(t.unsafeGetTensorImpl());
+    last_ = numbers;
   }
 
+  std::array<uint64_t, size_t(kRow) - kNumbers> numbers_{};
+  PyObject* last_ = nullptr;
   std::vector<c10::TensorImpl*> written_;
-  c10::Device device_{at::kCPU};
-  at::ScalarType dtype_ = at::kFloat;
+};
+
+// The rows of a step, in a table for each dtype and device.
+class OptimizerTables {
+ public:
+  std::vector<OptimizerTable> tables;
+  std::vector<Py_ssize_t> unfit;  // places of the rows that no kernel takes
+
+  // `columns` are lists of as many tensors: parameters, gradients, what the rule keeps. `numbers`
+  // has the numbers of each row.
+  OptimizerTables(PyObject* columns, PyObject* numbers) {
+    const Py_ssize_t count = PyList_GET_SIZE(numbers), wide = PyTuple_GET_SIZE(columns);
+    TORCH_CHECK(wide >= 2 && OptimizerTable::kColumns + size_t(wide) <= OptimizerTable::kNumbers,
+                "megafuse: an optimizer's step has 2 to 6 columns, not ", wide);
+    for (Py_ssize_t c = 0; c < wide; ++c) {
+      PyObject* const column = PyTuple_GET_ITEM(columns, c);
+      TORCH_CHECK(PyList_Check(column) && PyList_GET_SIZE(column) == count,
+                  "megafuse: every column of an optimizer's step is a list of ", count, " tensors");
+    }
+    OptimizerRow row;
+    for (Py_ssize_t place = 0; place < count; ++place) {
+      if (read(columns, place, row))
+        table_of(*row[0]).add(place, row, PyList_GET_ITEM(numbers, place));
+      else
+        unfit.push_back(place);
+    }
+  }
+
+ private:
+  // Whether a kernel takes the row: plain tensors that lie as their parameter does.
+  static bool read(PyObject* columns, Py_ssize_t place, OptimizerRow& row) {
+    row.clear();
+    for (Py_ssize_t c = 0; c < PyTuple_GET_SIZE(columns); ++c) {
+      PyObject* const object = PyList_GET_ITEM(PyTuple_GET_ITEM(columns, c), place);
+      if (!THPVariable_CheckTypeExact(Py_TYPE(object))) return false;
+      row.push_back(&THPVariable_Unpack(object));
+      const at::Tensor &t = *row.back(), &like = *row[0];
+      if (!is_plain(t) || t.is_inference() || t.device() != like.device() ||
+          t.scalar_type() != like.scalar_type() || !lie_alike(t, like))
+        return false;
+    }
+    return has_kernels(row[0]->scalar_type()) && row[0]->is_non_overlapping_and_dense();
+  }
+
+  // In a dimension of one element the stride means nothing: a gradient's may be another.
+  static bool lie_alike(const at::Tensor& one, const at::Tensor& other) {
+    if (one.layout() != at::kStrided || one.sizes() != other.sizes()) return false;
+    const at::IntArrayRef sizes = one.sizes(), strides = one.strides(), others = other.strides();
+    for (size_t d = 0; d < sizes.size(); ++d)
+      if (sizes[d] != 1 && strides[d] != others[d]) return false;
+    return true;
+  }
+
+  static bool has_kernels(at::ScalarType dtype) {
+    return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf ||
+           dtype == at::kDouble;
+  }
+
+  OptimizerTable& table_of(const at::Tensor& parameter) {
+    const c10::Device device = parameter.device();
+    const at::ScalarType dtype = parameter.scalar_type();
+    for (OptimizerTable& table : tables)
+      if (table.device == device && table.dtype == dtype) return table;
+    return tables.emplace_back(device, dtype);
+  }
 };
 
 inline void step_on_cpu(const Compiled& kernel, const OptimizerTable& table) {
@@ -115,17 +160,38 @@ inline void step_on_cuda(const Compiled& kernel, const OptimizerTable& table) {
   const auto kind = at::TensorOptions().dtype(at::kLong);
   const at::Tensor here = at::empty({int64_t(table.words.size())}, kind.pinned_memory(true));
   std::memcpy(here.mutable_data_ptr(), table.words.data(), here.nbytes());
-  const at::Tensor there = here.to(kind.device(table.device()), /*non_blocking=*/true);
+  const at::Tensor there = here.to(kind.device(table.device), /*non_blocking=*/true);
   struct {
     const void* table;
     int64_t rows, pieces;
   } work{there.const_data_ptr(), table.rows(), table.pieces};
   const unsigned grid = unsigned(std::min<int64_t>(table.pieces, kernel.max_grid));
-  launch_cuda(kernel, table.device(), grid, 1, &work);
+  launch_cuda(kernel, table.device, grid, 1, &work);
 }
 
-// optimizer_step(rule, its number, columns, numbers) -> whether it was done. If not, nothing was: a
-// tensor is none that our kernels take, or a kernel cannot be built here.
+inline Compiled optimizer_kernel(const char* rule, int number, const OptimizerTable& table) {
+  Key key(Kind::kOptimizer, table.device);
+  for (int part : {number, int(table.dtype)}) key.put(part);
+  std::optional<CudaScope> scope;
+  if (table.device.is_cuda()) scope.emplace(table.device);
+  return KernelTable::get().find(
+      key, table.device, [&] { return Py_BuildValue("(ss)", rule, c10::toString(table.dtype)); });
+}
+
+inline void step_on_device(const Compiled& kernel, const OptimizerTable& table) {
+  if (table.pieces == 0) return;
+  if (table.device.is_cuda()) {
+    const CudaScope scope(table.device);
+    step_on_cuda(kernel, table);
+  } else {
+    step_on_cpu(kernel, table);
+  }
+  table.bump_versions();
+}
+
+// optimizer_step(rule, its number, columns, numbers) -> the places of the rows that it cannot do: a
+// tensor is none that our kernels take, or a kernel cannot be built here. If there is one, nothing
+// was done.
 inline PyObject* optimizer_step(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
   const char* rule;
@@ -134,25 +200,25 @@ inline PyObject* optimizer_step(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "siO!O!", &rule, &number, &PyTuple_Type, &columns, &PyList_Type,
                         &numbers))
     return nullptr;
-  try {
-    const OptimizerTable table(columns, numbers);
-    if (table.pieces == 0) Py_RETURN_TRUE;
-    const c10::Device device = table.device();
-    Key key(Kind::kOptimizer, device);
-    for (int part : {number, int(table.dtype())}) key.put(part);
-    std::optional<CudaScope> scope;
-    if (device.is_cuda()) scope.emplace(device);
-    const Compiled kernel = KernelTable::get().find(
-        key, device, [&] { return Py_BuildValue("(ss)", rule, c10::toString(table.dtype())); });
+  OptimizerTables work(columns, numbers);
+  std::vector<Compiled> kernels;
+  for (const OptimizerTable& table : work.tables) {
+    try {
+      kernels.push_back(optimizer_kernel(rule, number, table));
+    } catch (const UseReference&) {
+      work.unfit.insert(work.unfit.end(), table.places.begin(), table.places.end());
+    }
+  }
+  if (work.unfit.empty()) {
     RECORD_FUNCTION("megafuse::optimizer_step", std::vector<c10::IValue>());
     const GilRelease no_gil;
     const at::AutoDispatchBelowADInplaceOrView below;
-    device.is_cuda() ? step_on_cuda(kernel, table) : step_on_cpu(kernel, table);
-    table.bump_versions();
-  } catch (const UseReference&) {
-    Py_RETURN_FALSE;
+    for (size_t i = 0; i < kernels.size(); ++i) step_on_device(kernels[i], work.tables[i]);
   }
-  Py_RETURN_TRUE;
+  Owned unfit(PyList_New(Py_ssize_t(work.unfit.size())));
+  for (size_t i = 0; i < work.unfit.size(); ++i)
+    PyList_SET_ITEM(unfit.object, Py_ssize_t(i), PyLong_FromSsize_t(work.unfit[i]));
+  return Py_NewRef(unfit.object);
   END_HANDLE_TH_ERRORS
 }
 

@@ -11,6 +11,7 @@
 #include "graph/replay.h"
 #include "graph/unchanged.h"
 #include "programs/optimizer.h"
+#include "programs/optimizer_state.h"
 #include "programs/product.h"
 #include "programs/programs.h"
 #include "torch/dispatch.h"
@@ -366,6 +367,8 @@ PyMethodDef methods[] = {
     {"bare_launch", bare_launch, METH_O, nullptr},
     {"library_multiplies", asks_library_multiplies, METH_O, nullptr},
     {"optimizer_step", optimizer_step, METH_VARARGS, nullptr},
+    {"optimizer_columns", optimizer_columns, METH_VARARGS, nullptr},
+    {"optimizer_counts", optimizer_counts, METH_VARARGS, nullptr},
     {"graph_function", graph::new_function, METH_VARARGS, nullptr},
     {"graph_add", graph::add_variant, METH_VARARGS, nullptr},
     {"graph_guarded", graph::guarded, METH_O, nullptr},
