@@ -36,6 +36,8 @@ def launch(batches: Sequence[Batch]) -> set[int]:
 
 
 def _together(batches: Sequence[Batch]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
     columns = zip(*(batch.columns for batch in batches), strict=True)
     numbers = chain.from_iterable(batch.numbers for batch in batches)
     return Batch(

@@ -20,6 +20,7 @@ _SCHEMA = (
     "(str rule, Tensor(a!)[] parameters, Tensor[] gradients, Tensor(b!)[] kept, float[] numbers)"
     " -> int[]"
 )
+_PLAIN = {Tensor, torch.nn.Parameter}
 Columns = tuple[list[Tensor], ...]
 Numbers = list[tuple[float, ...]]
 
@@ -28,9 +29,11 @@ def step(rule: str, columns: Columns, numbers: Numbers) -> list[int]:
     """The rows that the host cannot do; if there is one, it did nothing."""
     if not _watched():
         return _launch(rule, columns, numbers)
+    rows = enumerate(zip(*columns, strict=True))
+    unfit = [row for row, tensors in rows if not _PLAIN.issuperset(map(type, tensors))]
     parameters, gradients, *kept = columns
-    if not parameters:
-        return []
+    if unfit or not parameters:  # the operation is not for shards of a DTensor
+        return unfit
     every_kept = [tensor for column in kept for tensor in column]
     every_number = [number for row in numbers for number in row]
     return list(_operation()(rule, parameters, gradients, every_kept, every_number))
