@@ -3,7 +3,10 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/python_variable.h>
+
+#include <array>
 
 #include "core/table.h"
 #include "core/threads.h"
