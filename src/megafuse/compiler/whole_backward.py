@@ -53,22 +53,20 @@ def call_whole(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Whole(torch.autograd.Function):
+    """Keeps its tensors without asking that nobody changes them: that is for the operator to ask,
+    which may not need them. (transformers adds the experts' biases to the product in place.)"""
+
     @staticmethod
     def forward(ctx: Any, op: torch._ops.OpOverload, *inputs: Any) -> Any:
         results = op(*inputs)
-        ctx.op = op
-        ctx.inputs = [None if isinstance(each, Tensor) else each for each in inputs]
-        ctx.places = [place for place, each in enumerate(inputs) if isinstance(each, Tensor)]
-        ctx.save_for_backward(*(inputs[place] for place in ctx.places), *_listed(results))
+        ctx.op, ctx.inputs = op, inputs
+        ctx.results = [each.detach() for each in _listed(results)]
         return results
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        saved, inputs = list(ctx.saved_tensors), list(ctx.inputs)
-        for place in ctx.places:
-            inputs[place] = saved.pop(0)
         wanted = list(ctx.needs_input_grad[1:])
-        found = iter(_backward(ctx.op)(list(gradients), saved, wanted, *inputs))
+        found = iter(_backward(ctx.op)(list(gradients), ctx.results, wanted, *ctx.inputs))
         return None, *(next(found) if want else None for want in wanted)
 
 
