@@ -108,3 +108,75 @@ FAMILIES = {
         {"LayerNorm", "FFN"},
     ),
 }
+
+
+def short_text() -> dict[str, Tensor]:
+    """Eight tokens: Mamba's scan is a loop over them, and each turn is traced."""
+    seen = (torch.arange(8) < torch.tensor([[8], [5], [7]])).long()
+    return {"input_ids": torch.randint(3, 200, (3, 8)), "attention_mask": seen}
+
+
+def without_mask(given: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in given.items() if name != "attention_mask"}
+
+
+ONE_LAYER = {**SIZES, "num_hidden_layers": 1, "intermediate_size": 176}
+TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+BART = {"vocab_size": 200, "d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0}
+BART |= {f"{part}_attention_heads": 2 for part in ("encoder", "decoder")}
+BART |= {f"{part}_ffn_dim": 128 for part in ("encoder", "decoder")}
+BART |= {**TOKENS, "decoder_start_token_id": 2}
+# Other kinds of architecture, for optimize alone: nothing is said of what convert makes of them.
+OTHERS = {
+    "Mixtral (experts)": Family(
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        {**ONE_LAYER, **TOKENS, "num_key_value_heads": 1, "num_local_experts": 4},
+        set(),
+        inputs=short_text,
+    ),
+    "gpt-oss (experts with biases, attention sinks)": Family(
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        {**GROUPED, **TOKENS, "num_hidden_layers": 1, "num_local_experts": 4, "sliding_window": 4}
+        | {"num_experts_per_tok": 2},
+        set(),
+        inputs=short_text,
+    ),
+    "BLOOM (ALiBi)": Family(
+        "BloomForCausalLM",
+        "BloomConfig",
+        {"vocab_size": 200, "hidden_size": 64, "n_layer": 1, "n_head": 2, **TOKENS},
+        set(),
+        inputs=short_text,
+    ),
+    "XLNet (relative positions)": Family(
+        "XLNetLMHeadModel",
+        "XLNetConfig",
+        {"vocab_size": 200, "d_model": 64, "n_layer": 1, "n_head": 2, "d_inner": 128}
+        | {"dropout": 0},
+        set(),
+        inputs=short_text,
+    ),
+    "ConvNeXt (convolutions)": Family(
+        "ConvNextForImageClassification",
+        "ConvNextConfig",
+        {"hidden_sizes": [16, 32], "depths": [1, 1], "num_stages": 2, "image_size": 16},
+        set(),
+        inputs=lambda: pictures(),
+    ),
+    "BART (encoder and decoder)": Family(
+        "BartForConditionalGeneration",
+        "BartConfig",
+        BART,
+        set(),
+        inputs=lambda: {**short_text(), "decoder_input_ids": torch.randint(3, 200, (3, 5))},
+    ),
+    "Mamba (state space)": Family(
+        "MambaForCausalLM",
+        "MambaConfig",
+        {"vocab_size": 200, "hidden_size": 64, "num_hidden_layers": 1, "state_size": 8, **TOKENS},
+        set(),
+        inputs=lambda: without_mask(short_text()),
+    ),
+}

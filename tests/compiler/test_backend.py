@@ -160,6 +160,22 @@ def test_numbers_and_other_results() -> None:
         assert ours[1:] == theirs[1:]
 
 
+class WithANumber(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        return x * 2, 4, None
+
+
+def test_a_size_that_is_always_the_same_is_a_result() -> None:
+    """What Dynamo takes for a size can turn out to be one number when AOTAutograd traces."""
+    x = torch.randn(3, 5, requires_grad=True)
+    call = backend(torch.fx.symbolic_trace(WithANumber()), [x])
+    out, *rest = call(x)
+    assert rest == [4, None]
+    out.sum().backward()
+    torch.testing.assert_close((out, x.grad), (x * 2, torch.full_like(x, 2)))
+    assert launches(lambda: call(x)) == 1
+
+
 def test_graph_breaks() -> None:
     seen = []
 

@@ -21,6 +21,7 @@ from megafuse.compiler.objects import Objects
 from megafuse.compiler.recordable import most, role, why_not
 from megafuse.compiler.replayed import Replays
 from megafuse.compiler.uncollected import uncollected
+from megafuse.compiler.whole_backward import with_whole_backwards
 from megafuse.graph import torch_versions
 from megafuse.graph.capture import Argument, Captured, Returned
 from megafuse.graph.clean import clean
@@ -68,8 +69,13 @@ def watched(
         partition_fn=_cut,
     )
     with uncollected():
-        made: Callable[..., Any] = compiler(with_attention(module), example_inputs)
+        made: Callable[..., Any] = compiler(_prepared(module), example_inputs)
     return made
+
+
+def _prepared(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Dynamo's graph as AOTAutograd is to trace it."""
+    return with_whole_backwards(with_attention(module))
 
 
 def _cut(joint: torch.fx.GraphModule, *rest: Any, **how: Any) -> Any:

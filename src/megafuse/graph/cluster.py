@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sympy
 import torch
 
-from megafuse.graph.affine import Coordinates, affine, collapsed, contiguous, flat
+from megafuse.graph.affine import Coordinates, affine, collapsed, contiguous, flat, mapped
 from megafuse.graph.coordinates import same
 from megafuse.graph.cost import numel
 from megafuse.graph.ir import Input, Number, Reduce, Size, Value, axis
 from megafuse.graph.reads import Read
+
+Load = tuple[Value, Coordinates | None]  # a value, and where in the domain's axes; None: computed
 
 
 @dataclass(eq=False)
@@ -28,6 +30,7 @@ class Cluster:
     inner: dict[Reduce, Coordinates] = field(default_factory=dict)  # of a reduction's source
     sums: set[Value] = field(default_factory=set)  # members that nobody in it can read
     sources: set[Value] = field(default_factory=set)  # solid values read from outside
+    loads: set[Load] = field(default_factory=set)  # the same, once for each place
     first: int = 0  # places in the graph's order
     last: int = 0
     # Other clusters, by number (order.py).
@@ -132,6 +135,18 @@ def axes_of(place: sympy.Expr, shape: Sequence[Size]) -> list[sympy.Symbol] | No
     return used if same(place, dense) else None
 
 
+def load(read: Read, at: Coordinates, cluster: Cluster) -> Load:
+    """What a member that is at `at`, or whose source is, takes from memory."""
+    if read.at is None:
+        return read.value, None
+    return read.value, without_ones(mapped(read.at, at, cluster.shape), read.value.shape)
+
+
+def renamed(loads: set[Load], anew: Mapping[sympy.Symbol, sympy.Expr]) -> set[Load]:
+    """The same, with other names for the axes."""
+    return {(v, at and tuple(i.xreplace(anew) for i in at)) for v, at in loads}
+
+
 def permute(cluster: Cluster, order: list[int]) -> dict[sympy.Symbol, sympy.Symbol]:
     """The domain's axes in another order. Returns what each is called now."""
     cluster.shape = tuple(cluster.shape[d] for d in order)
@@ -140,4 +155,5 @@ def permute(cluster: Cluster, order: list[int]) -> dict[sympy.Symbol, sympy.Symb
         cluster.coordinates[value] = tuple(i.xreplace(anew) for i in at)
     for reduction, at in cluster.inner.items():
         cluster.inner[reduction] = tuple(i.xreplace(anew) for i in at)
+    cluster.loads = renamed(cluster.loads, anew)
     return anew

@@ -16,16 +16,25 @@ from collections.abc import Iterable, Iterator
 from megafuse.graph.affine import Coordinates, mapped
 from megafuse.graph.cluster import (
     Cluster,
+    Load,
     Refused,
     draws,
     is_input,
+    load,
     reduced,
     turned,
     without_ones,
 )
 from megafuse.graph.collectives import BEGINS_ONE, begins
 from megafuse.graph.coordinates import identity, reshape, same, same_shape
-from megafuse.graph.cost import MAX_OPERANDS, MAX_REGISTERS, MAX_VALUES, numel, registers
+from megafuse.graph.cost import (
+    MAX_OPERANDS,
+    MAX_PLACES,
+    MAX_REGISTERS,
+    MAX_VALUES,
+    numel,
+    registers,
+)
 from megafuse.graph.ir import Extern, Reduce, Result, Size, Value, axis
 from megafuse.graph.merging import merge
 from megafuse.graph.order import Order
@@ -166,6 +175,7 @@ class Clusters:
             other = self.of.get(read.value)
             if other is not cluster:
                 cluster.sources.add(read.value)
+                cluster.loads.add(load(read, at if inner is None else inner, cluster))
                 if other is not None:
                     self.order.add(other, cluster)
                 if other is None or other.call:
@@ -187,6 +197,8 @@ class Clusters:
         at = self._coordinates(shape, inside, cluster)
         if at is None:
             raise Refused(self._why_not(value, shape, cluster))
+        outside = [r for r in reads if self.of.get(r.value) is not cluster]
+        self.check_loads([cluster], cluster.loads | {load(r, at, cluster) for r in outside})
         others = {self.of[r.value] for r in reads if r.value in self.of} - {cluster}
         if self.order.reaches(cluster, others):
             raise Refused("would make a cycle")
@@ -204,14 +216,22 @@ class Clusters:
 
     def check_size(self, cluster: Cluster, reads: list[Read]) -> None:
         sources = cluster.sources | {r.value for r in reads if self.of.get(r.value) is not cluster}
-        outputs = sum(value in self.stored for value in cluster.coordinates.keys() - cluster.sums)
-        outputs += len(cluster.sums) + 1
+        outputs = self._outputs(cluster) + 1
         if len(sources) + outputs > MAX_OPERANDS - 2:
             raise Refused("too many operands")
         if registers(len(sources) + outputs, bool(cluster.rows)) > MAX_REGISTERS:
             raise Refused("too many registers")
         if len(cluster.coordinates) >= MAX_VALUES:
             raise Refused("too many operations")
+
+    def check_loads(self, together: list[Cluster], loads: set[Load]) -> None:
+        """Slices of one tensor are an operand each."""
+        if len(loads) + sum(map(self._outputs, together)) + 1 > MAX_PLACES:
+            raise Refused("too many operands")
+
+    def _outputs(self, cluster: Cluster) -> int:
+        elements = cluster.coordinates.keys() - cluster.sums
+        return sum(value in self.stored for value in elements) + len(cluster.sums)
 
     def _coordinates(
         self, shape: tuple[Size, ...], inside: list[Read], cluster: Cluster

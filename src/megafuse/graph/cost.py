@@ -51,6 +51,10 @@ MACHINES: dict[Device, Machine] = {
 # registers: 40 values alive at once, and a chain keeps about a third of its values alive), and
 # compilers slow down.
 MAX_OPERANDS = 20
+# What a cluster reads of memory, a value that is read at two places counted twice, as these are two
+# operands; and what it writes for certain. Results that turn out to be read by another kernel come
+# on top: where these are too many, it becomes several kernels.
+MAX_PLACES = MAX_OPERANDS - 2
 MAX_VALUES = 120
 # Numbers a thread holds between its loads and its stores: one register for each of an operand's
 # vector of four, and as many again for addresses and what is in work. 255 are there.

@@ -30,7 +30,20 @@ class Kernels:
         self.bodies: dict[str, Body] = {}
 
     def of(self, cluster: Cluster, stored: list[Value], members: list[Value]) -> list[Kernel]:
-        """One kernel that computes the members, and writes what is stored of them."""
+        """What computes the members, and writes what is stored of them: one kernel, or several
+        where one would have more operands than a launch takes."""
+        made = self._kernel(cluster, stored, members)
+        if made is not None:
+            return [made]
+        if len(stored) == 1:
+            raise NotImplementedError(f"{stored[0].name} is computed from too many tensors")
+        first, rest = stored[: len(stored) // 2], stored[len(stored) // 2 :]
+        left = {v: at for v, at in cluster.coordinates.items() if v not in set(first)}
+        later = replace(cluster, coordinates=left)  # reads from memory what the first has written
+        return [*self.of(cluster, first, members), *self.of(later, rest, rest)]
+
+    def _kernel(self, cluster: Cluster, stored: list[Value], members: list[Value]) -> Kernel | None:
+        """None if it would have too many operands."""
         builder = BodyBuilder(cluster, self.tensors)
         written = [value for value in stored if value not in cluster.sums]
         elements, rows = self._stores(builder, written, [None])
@@ -42,6 +55,8 @@ class Kernels:
             for value in stored
             if isinstance(value, Reduce) and value in cluster.sums
         ]
+        if len(builder.operands) + len(elements) + len(rows) + len(sums) > MAX_OPERANDS:
+            return None
         whole = cluster.rows or sums
         cut = None if whole else pieces(builder.tests, cluster.shape, self.device)
         if cut is not None:
@@ -72,7 +87,7 @@ class Kernels:
             members,
         )
         _count_bytes(kernel, builder)
-        return [kernel]
+        return kernel
 
     def _stores(
         self, builder: BodyBuilder, stored: list[Value], axes: Sequence[Coordinates | None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import sympy
 
 from megafuse.graph.affine import mapped
-from megafuse.graph.cluster import Cluster, Refused, without_ones
+from megafuse.graph.cluster import Cluster, Load, Refused, renamed, without_ones
 from megafuse.graph.collectives import BEGINS_ONE
 from megafuse.graph.coordinates import same, same_shape
 from megafuse.graph.cost import numel
@@ -39,6 +39,7 @@ def merge(clusters: Clusters, one: Cluster, other: Cluster, value: Value) -> Non
     else:
         whole = _moved(other, axes, one)
         both = (one, whole)
+    clusters.check_loads([one, other], _loads(both))
     _check_rows(one, other, axes)
     _check_reads(clusters, both)
     for each in both:
@@ -83,7 +84,14 @@ def _moved(cluster: Cluster, axes: Axes, into: Cluster) -> Cluster:
     made.coordinates = {v: moved(at) for v, at in cluster.coordinates.items()}
     made.inner = {v: moved(at) for v, at in cluster.inner.items()}
     made.sums = cluster.sums
+    made.loads = renamed(cluster.loads, anew)
     return made
+
+
+def _loads(both: tuple[Cluster, Cluster]) -> set[Load]:
+    """What they still take from memory as one."""
+    inside = both[0].coordinates.keys() | both[1].coordinates.keys()
+    return {(value, at) for each in both for value, at in each.loads if value not in inside}
 
 
 def _check_rows(one: Cluster, other: Cluster, axes: Axes) -> None:
@@ -120,6 +128,7 @@ def _put_together(
     one.inner = {**both[0].inner, **both[1].inner}
     one.shape, one.rows = both[1].shape, both[1].rows
     one.sums = both[0].sums | both[1].sums
+    one.loads = _loads(both)
     one.sources = {v for v in one.sources | other.sources if v not in coordinates}
     for value in other.coordinates:
         clusters.of[value] = one

@@ -23,7 +23,7 @@ from megafuse.graph.affine import contiguous
 from megafuse.graph.clean import has_effect
 from megafuse.graph.cluster import Cluster
 from megafuse.graph.clusters import Clusters
-from megafuse.graph.cost import Device, moves, recomputes
+from megafuse.graph.cost import MAX_PLACES, Device, moves, recomputes
 from megafuse.graph.ir import Extern, Graph, Number, Reduce, Result, Size, Value, axis
 from megafuse.graph.kernels import Kernels
 from megafuse.graph.layouts import Layouts
@@ -88,6 +88,17 @@ class _Partition:
                 continue
             if not self._is_made_anew(value, cone, others):
                 self.stored[value] = None
+        for cluster in self.clusters.order.live():
+            if not cluster.call and self._places(cluster, cones) >= MAX_PLACES:
+                anew = [v for v in cones if v in cluster.sources and v not in self.stored]
+                self.stored.update(dict.fromkeys(anew))
+
+    def _places(self, cluster: Cluster, cones: dict[Value, Cone]) -> int:
+        """How many operands it reads, with those of what it computes anew."""
+        return sum(
+            1 if value in self.stored or value not in cones else cones[value].places
+            for value, _ in cluster.loads
+        )
 
     def _is_made_anew(self, value: Value, cone: Cone, others: set[int]) -> bool:
         """Whether those who read it compute it themselves."""
@@ -109,7 +120,7 @@ class _Partition:
     def _whole_cone(self, value: Value, cones: dict[Value, Cone]) -> Cone:
         """What it takes to compute the value from memory."""
         cone = self.reads.cones[value]
-        cost, leaves, reduces = cone.cost, set(), cone.reduces
+        cost, leaves, reduces, places = cone.cost, set(), cone.reduces, cone.places
         for leaf in cone.leaves:
             below = cones.get(leaf)
             if below is None or leaf in self.stored:
@@ -118,7 +129,8 @@ class _Partition:
                 cost += below.cost
                 leaves |= below.leaves
                 reduces |= below.reduces
-        return Cone(cost, frozenset(leaves), reduces)
+                places += below.places
+        return Cone(cost, frozenset(leaves), reduces, places)
 
     # Memory
 

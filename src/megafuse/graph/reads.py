@@ -26,6 +26,9 @@ from megafuse.graph.ir import (
 )
 from megafuse.graph.numbers import number_of
 
+# Of one tensor that a value is computed from, again by each reader: slices are an operand each.
+_MOST_PLACES = 12
+
 
 @dataclass(frozen=True)
 class Read:
@@ -40,11 +43,13 @@ class Read:
 @dataclass(frozen=True)
 class Cone:
     """What it takes to compute an element anew: multiplications, and the bytes of memory it reads
-    that has as many elements. `reduces`: whether a reduction is in it, so that it cannot be."""
+    that has as many elements. `reduces`: whether a reduction is in it, so that it cannot be.
+    `places`: how many elements of its leaves it reads, at most."""
 
     cost: int = 0
     leaves: frozenset[Value] = frozenset()
     reduces: bool = False
+    places: int = 0
 
     def bytes(self, like: Value) -> int:
         return sum(v.dtype.itemsize for v in self.leaves if is_as_large(v.shape, like.shape))
@@ -102,6 +107,8 @@ class Reads:
             return True
         if cone.reduces or isinstance(value, Reduce):
             return isinstance(value, Reduce) and not value.dims
+        if cone.places > _MOST_PLACES:
+            return False
         memory = {v for v in cone.leaves if is_memory(v)}
         if memory != cone.leaves or len(memory) > 1:
             return False
@@ -113,7 +120,7 @@ class Reads:
             return Cone(leaves=frozenset({value}))
         if number_of(value) is not None:
             return Cone()
-        cost, leaves = 0, set()
+        cost, places, leaves = 0, 0, set()
         reduces = isinstance(value, Reduce) and bool(value.dims)
         if isinstance(value, Pointwise):
             cost = prim_cost(value.prim, value.dtype)
@@ -123,11 +130,13 @@ class Reads:
             cone = self.cones[operand]
             if operand in self.solid:
                 leaves.add(operand)
+                places += 1
             else:
                 cost += cone.cost
+                places += cone.places
                 leaves |= cone.leaves
                 reduces |= cone.reduces
-        return Cone(cost, frozenset(leaves), reduces)
+        return Cone(cost, frozenset(leaves), reduces, places)
 
     def of(self, value: Value) -> list[Read]:
         """The solid values that it reads."""

@@ -111,7 +111,8 @@ class _Lowering:
         inputs = sorted(self.inputs, key=lambda value: value.position)
         return Graph(inputs, self.builder.values, values, strides, self.constants)
 
-    def output(self, node: torch.fx.Node | None) -> Value | None:
+    def output(self, node: torch.fx.Node | int | None) -> Value | None:
+        """A number that tracing has found to be always the same is no node."""
         if node is None:
             return None
         found = self.env[node] if isinstance(node, torch.fx.Node) else node
@@ -120,8 +121,8 @@ class _Lowering:
         dtype = torch.int64 if isinstance(found, int) or found.is_integer else torch.float64
         return self.builder.constant(found, dtype)
 
-    def strides(self, node: torch.fx.Node | None) -> tuple[Size, ...] | None:
-        value = None if node is None else node.meta.get("val")
+    def strides(self, node: torch.fx.Node | int | None) -> tuple[Size, ...] | None:
+        value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
         return self.sizes(value.stride()) if isinstance(value, torch.Tensor) else None
 
     # Sizes
