@@ -44,7 +44,6 @@ import megafuse as mf
 from megafuse.bench import machine
 from megafuse.bench.roof import roofs
 from megafuse.bench.timing import Timing, speedup
-from megafuse.decode import kernel_cuda
 from megafuse.runtime import provenance
 
 # vocabulary, hidden, inner, layers, heads, key heads, tied
@@ -283,9 +282,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=25, help="of a timed call; default 25")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
-    parser.add_argument(
-        "--stage", type=int, metavar="KIB", help="of weights fetched ahead, on a GPU"
-    )
     parser.add_argument("--gate", type=int, default=0, metavar="POSITIONS")
     parser.add_argument("--soak", type=int, default=0, metavar="TOKENS")
     parser.add_argument(
@@ -296,8 +292,6 @@ def parsed() -> argparse.Namespace:
     if options.all:
         options.gate, options.soak = options.gate or 2000, options.soak or 10000
     options.dtype = options.dtype or ["float32", "bfloat16"]
-    if options.stage:
-        kernel_cuda.STAGE = options.stage << 10
     return options
 
 

@@ -56,9 +56,13 @@ def problems(gpu: Gpu, sm: str = "80") -> Iterator[tuple[str, str]]:
 # Mistakes in decode_cuda.h: the order of threads that shows it, a part of the source, and what
 # stands there instead.
 PLANTED = {
-    "copies are not waited for": ("reverse", "fetched();  // what", "// what"),
+    "copies are not waited for": (
+        "reverse",
+        "!arrived(&here.arrival[warp][taking], parity)",
+        "false",
+    ),
     "blocks do not wait": ("forward", "load_acquire(arrived) < wanted", "false"),
-    "copies onto rows in use": ("forward", "__syncthreads();  // nobody", "// nobody"),
+    "copies into slots in use": ("forward", "if (sent == kSlots) return;", ""),
 }
 
 
@@ -90,7 +94,7 @@ def _pretend(gpu: Gpu, sm: str) -> None:
     launching._stream = lambda device: 0
     launching._on = lambda device: contextlib.nullcontext()
     launching._event = lambda device: Ended()
-    launching.CudaKernel.__init__.__defaults__ = (THREADS,)
+    launching.Shared.of.__defaults__ = (THREADS,)
     words: Any = workspace
     words.host_words = lambda device, *shape: _both_see(gpu, device, shape)
 

@@ -80,6 +80,26 @@ inline void ptx_cp_async_cg_shared_global(uint64_t to, const void* from) {
   if (to % 16 || reinterpret_cast<uint64_t>(from) % 16) __builtin_trap();
   emulated_copy(reinterpret_cast<void*>(to), from, 16);
 }
+inline void ptx_cp_async_ca_shared_global(uint64_t to, const void* from) {
+  if (to % 8 || reinterpret_cast<uint64_t>(from) % 8) __builtin_trap();
+  emulated_copy(reinterpret_cast<void*>(to), from, 8);
+}
+inline void ptx_ld_shared_v4_u32(uint32_t& x, uint32_t& y, uint32_t& z, uint32_t& w,
+                                 uint64_t from) {
+  if (from % 16) __builtin_trap();
+  const uint32_t* const four = reinterpret_cast<const uint32_t*>(from);
+  x = four[0], y = four[1], z = four[2], w = four[3];
+}
+// Every lane reads what it copied itself, so that its own copies are all that it waits for.
+inline void ptx_mbarrier_init_shared_cta_b64(uint64_t, uint32_t) {}
+inline void ptx_cp_async_mbarrier_arrive_noinc_shared_b64(uint64_t) {}
+inline void ptx_mbarrier_test_wait_parity_shared_b64__selp_u32(uint32_t& done, uint64_t, uint32_t) {
+  emulated_copies_arrive();
+  done = 1;
+}
+inline void ptx_red_release_gpu_global_add_u32(uint32_t* at, uint32_t value) {
+  __atomic_fetch_add(at, value, __ATOMIC_RELEASE);
+}
 inline void ptx_cp_async_wait_all() { emulated_copies_arrive(); }
 
 // ---- threads

@@ -9,13 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from megafuse.decode.reading import Model
-
-LANES = 16
-
-
-def padded(n: int) -> int:
-    return -(-n // LANES) * LANES
+from megafuse.decode.reading import Model, padded
 
 
 class Cache:

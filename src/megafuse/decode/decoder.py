@@ -26,7 +26,6 @@ from megafuse.decode.prompts import check, rows_of
 from megafuse.decode.reading import read
 from megafuse.decode.schedule import Schedule, schedule
 from megafuse.decode.workspace import CHUNK, Workspace
-from megafuse.runtime.progress import logger
 
 BATCH = 8  # rows at most
 # Tokens of a launch at most: so many may be made in vain where a stream is closed early, and on a
@@ -89,11 +88,6 @@ class Decoder:
         if where.type not in ("cpu", "cuda"):
             raise Unsupported("model.device", str(where), "models on a CPU or a CUDA device")
         on_gpu = where.type == "cuda"
-        if on_gpu:
-            logger.warning(
-                "megafuse.decode: the CUDA kernel has run in an emulator only so far, on no GPU: "
-                "compare its text with the model's own"
-            )
         if parts.longest is not None and max_length > parts.longest:
             raise Unsupported(
                 "config.max_position_embeddings",
@@ -121,7 +115,7 @@ class Decoder:
             chunk_on_gpu(max_length) if on_gpu else CHUNK,
         )
         if on_gpu:
-            self._space.divide_shared_memory(self._parts, shared_limit(where))
+            self._shared = self._space.divide_shared_memory(self._parts, shared_limit(where))
         self._kernels: dict[int, CpuKernel | CudaKernel] = {}
         self._texts: list[list[int]] = []  # of each row: prompt and what was made of it
         self._ended: list[bool] = []  # of each row: whether a stop token was made
@@ -442,7 +436,11 @@ class Decoder:
     def _kernel(self, count: int) -> CpuKernel | CudaKernel:
         if count not in self._kernels:
             variant, barrier = Variant.of(self._parts, count), self._space.barrier
-            made = CudaKernel(variant, barrier) if barrier.is_cuda else CpuKernel(variant)
+            made = (
+                CudaKernel(variant, barrier, self._shared.threads)
+                if barrier.is_cuda
+                else CpuKernel(variant)
+            )
             self._kernels[count] = made
         return self._kernels[count]
 

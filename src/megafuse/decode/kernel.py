@@ -22,7 +22,7 @@ STORAGE = {
     torch.float16: "mf::half",
     torch.int8: "mf::i8",
 }
-THREADS = 512  # of a block
+THREADS = 512  # of a block, where its shared memory allows that
 NOT_YET = -(1 << 63)  # kNotYet of decode.h
 _TURN = 100_000_000  # nanoseconds of waiting, after which Python sees to Ctrl-C
 Words = NDArray[np.int64]
@@ -52,8 +52,9 @@ using Kernel = {kernel};
 
 extern "C" __global__ void __launch_bounds__({threads}) megafuse_decode(
     const __grid_constant__ mf::decode::Step step) {{
-  extern __shared__ uint4 decode_shared[];
-  Kernel(step, decode_shared).run();
+  extern __shared__ uint4 decode_dynamic[];
+  __shared__ Kernel::Shared decode_shared;
+  Kernel(step, decode_shared, decode_dynamic).run();
 }}
 """
 
@@ -115,6 +116,8 @@ def catalog() -> Iterator[tuple[str, str]]:
     for parts in usual:
         variant = Variant(*parts)
         yield f"decode step {variant.parameters}", cuda_source(variant, THREADS)
+    # As where a block may have 99 KB of shared memory.
+    yield f"decode step {variant.parameters}, 256 threads", cuda_source(variant, 256)
 
 
 class CpuKernel:

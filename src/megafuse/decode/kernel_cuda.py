@@ -1,6 +1,6 @@
 """The CUDA kernel's launch: one cooperative launch of a block a multiprocessor, by the driver.
 
-Not run on a GPU yet: compiled for every architecture from sm_80 on, and run in tests/cuda_on_cpu.
+Compiled for every architecture from sm_80 on, run in tests/cuda_on_cpu, and on an H200.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import functools
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,27 +21,37 @@ from megafuse.decode.words import Struct
 from megafuse.runtime import build
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_DECLARED = 1024  # bytes that the kernel's own shared variables have, and more
-STAGE = 64 << 10  # bytes of weights fetched ahead, of blocks that may have _LARGE of shared memory
-_SMALL_STAGE, _LARGE = 40 << 10, 128 << 10
+_DECLARED = 4096  # bytes that the kernel's own shared variables have, and more
+_STREAM = 2 * 4096  # bytes of shared memory that weights go through, for each warp
+_SUMS = 512  # floats of sums in attention, for each warp
+_SAMPLING = 4104  # floats: Sampler::kScratch of decode_sample_cuda.h, rounded up
 _NAP = 2e-5  # seconds between two looks at the tokens
 _FAILED = 16  # the word of the barrier that tells of a lost wait
 
 
-def shared_memory(limit: int, least_floats: int, most_floats: int) -> tuple[int, int]:
-    """(bytes for weights fetched ahead, floats for the rest) of what a block may have.
+@dataclass(frozen=True)
+class Shared:
+    """How a block's shared memory is divided, and how many threads it has for that."""
 
-    A wait of 1 µs is 33 KB of an H200's share for one multiprocessor: 64 KB cover it.
-    """
-    stage = STAGE if limit >= _LARGE else _SMALL_STAGE
-    floats = min((limit - _DECLARED - stage) // 4, most_floats)
-    if floats < least_floats:
+    threads: int
+    stage: int  # bytes of the warps' streams of weights
+    floats: int  # for the rest: inputs of products; in attention queries, scores and sums
+
+    @staticmethod
+    def of(limit: int, attention: int, products: int, threads: int = THREADS) -> Shared:
+        """Of `limit` bytes; without the warps' sums attention needs so many floats, and products
+        would like to have so many. Where they do not fit, there are fewer warps."""
+        for warps in (16, 12, 8, 4):
+            stage = warps * _STREAM
+            least = max(attention + warps * _SUMS, _SAMPLING)
+            floats = min((limit - _DECLARED - stage) // 16 * 4, max(least, products))
+            if floats >= least and 32 * warps <= threads:
+                return Shared(32 * warps, stage, floats)
         raise Unsupported(
             "config.num_key_value_heads",
-            f"one for {least_floats} floats of queries and scores",
+            f"one for {attention} floats of queries and scores",
             f"groups of heads that fit into {limit} bytes of shared memory",
         )
-    return stage, floats
 
 
 def processors(device: torch.device) -> int:
@@ -67,7 +78,7 @@ def host_words(device: torch.device, *shape: int) -> Tensor:
 class CudaKernel:
     """As CpuKernel. `barrier` is the step's, in device memory."""
 
-    def __init__(self, variant: Variant, barrier: Tensor, threads: int = THREADS) -> None:
+    def __init__(self, variant: Variant, barrier: Tensor, threads: int) -> None:
         self._barrier, self._threads = barrier, threads
         self._ended: Any = None  # the event after the last launch
         index = barrier.device.index or 0

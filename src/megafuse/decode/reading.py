@@ -312,6 +312,17 @@ def _plain(weight: Tensor) -> Tensor:
     return weight.detach().contiguous()
 
 
+def padded(n: int) -> int:
+    """Numbers of a row in memory: kernels read several at once, 16 at most."""
+    return -(-n // 16) * 16
+
+
+def _in_fours(weight: Tensor) -> Tensor:
+    """Of a norm, as floats of its own with zeros behind them: kernels read four at once."""
+    n = weight.numel()
+    return nn.functional.pad(weight.detach().float(), (0, padded(n) - n))
+
+
 def _linear(module: Any, path: str) -> Matrix:
     if not isinstance(module, nn.Linear) or hasattr(module, "base_layer"):
         raise Unsupported(
@@ -338,12 +349,12 @@ def _rms(module: Any, path: str) -> Norm:
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if eps is None or getattr(module, "bias", None) is not None:
         raise Unsupported(path, type(module).__name__, "RMS norms with a weight")
-    return Norm(module.weight.detach().float().contiguous(), None, float(eps))
+    return Norm(_in_fours(module.weight), None, float(eps))
 
 
 def _layer_norm(module: Any, path: str) -> Norm:
     if not isinstance(module, nn.LayerNorm):
         raise Unsupported(path, type(module).__name__, "torch.nn.LayerNorm")
     weight = torch.ones(module.normalized_shape) if module.weight is None else module.weight
-    bias = None if module.bias is None else module.bias.detach().float().contiguous()
-    return Norm(weight.detach().float().contiguous(), bias, float(module.eps))
+    bias = None if module.bias is None else _in_fours(module.bias)
+    return Norm(_in_fours(weight), bias, float(module.eps))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from megafuse.decode.cache import Cache, padded
-from megafuse.decode.kernel_cuda import host_words, shared_memory
-from megafuse.decode.reading import Model
+from megafuse.decode.cache import Cache
+from megafuse.decode.kernel_cuda import Shared, host_words
+from megafuse.decode.reading import Model, padded
 from megafuse.decode.schedule import Schedule
 from megafuse.decode.words import Struct
 
@@ -97,11 +97,12 @@ class Workspace:
             },
         )
 
-    def divide_shared_memory(self, model: Model, limit: int) -> None:
+    def divide_shared_memory(self, model: Model, limit: int) -> Shared:
         """On a GPU: how much of a block's shared memory is for what."""
         step, batch = self.step, self.tokens.numel()
         group = model.heads // model.kv_heads
-        attention = (group + 1) * step["head_pitch"] + group * step["chunk"]
+        attention = (group + 2) * step["head_pitch"] + group * step["chunk"]
         products = batch * max(step["own_pitch"], step["inner_pitch"])
-        stage, floats = shared_memory(limit, attention, max(attention, products))
-        step["stage_bytes"], step["input_floats"] = stage, floats
+        shared = Shared.of(limit, attention, products)
+        step["stage_bytes"], step["input_floats"] = shared.stage, shared.floats
+        return shared

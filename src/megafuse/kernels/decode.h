@@ -95,8 +95,8 @@ struct Pieces {
   MF_INLINE Pieces(const Step& step, const Phase& phase, i64 position) {
     const i64 window = i64(phase.window), chunk = i64(step.chunk);
     low = window && position + 1 > window ? position + 1 - window : 0;
-    first = low / chunk;
-    last = position / chunk;
+    first = i64(u32(low) / u32(chunk));
+    last = i64(u32(position) / u32(chunk));
   }
   MF_INLINE i64 count() const { return last - first + 1; }
 };
