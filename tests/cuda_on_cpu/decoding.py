@@ -62,7 +62,13 @@ PLANTED = {
         "false",
     ),
     "blocks do not wait": ("forward", "load_acquire(arrived) < wanted", "false"),
-    "copies into slots in use": ("forward", "if (sent == kSlots) return;", ""),
+    "copies into slots in use": (
+        "forward",
+        "add<kInShared>(take(), plan.cols - from, in, from, pitch, sum);",
+        "const u64 used = take();\n"
+        "send_next();\n"
+        "add<kInShared>(used, plan.cols - from, in, from, pitch, sum);",
+    ),
 }
 
 
