@@ -16,7 +16,8 @@ MF_INLINE i64 token_of(u64 key) { return i64(u32(~u32(key))); }
 
 template <int kThreads>
 struct Sampler {
-  static constexpr int kScratch = 8 * (kThreads > 2048 ? kThreads + 3 : 2048 + 2);  // bytes
+  static_assert(kThreads <= 2048 - 1, "drawn_from has a word for each, and three more");
+  static constexpr int kScratch = 8 * (2048 + 2);  // bytes, of `threshold`
 
   const Step& s;
   char* const scratch;  // in shared memory
