@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -116,6 +121,38 @@ def test_blocks_meet_at_a_barrier_of_their_own(run):
         run(text % "atomicAdd(c, 0u)", Launch((3,), (64,), (1024,), at_once=2))
     assert fault.value.kind == Kind.DEADLOCK
     assert "1 blocks have not even begun" in fault.value.finding.found
+
+
+_MEETING = """
+import torch
+from pathlib import Path
+from megafuse.learn.exercises.emulator.run import Emulated, Kernel, Launch
+from megafuse.runtime import cpp
+path = Path("k.cu")
+path.write_text(
+    'extern "C" __global__ void k(Output out) { __syncthreads(); out[threadIdx.x] = 1; }'
+)
+cpp.compile_hastily(True)
+out = torch.zeros(64)
+Emulated(path, Kernel("k", "O")).run({"out": out}, Launch((1,), (64,)))
+print(int(out.sum()))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of glibc")
+def test_threads_meet_where_the_compiler_checks_jumps(tmp_path):
+    """As Ubuntu's compilers do by themselves: "longjmp causes uninitialized stack frame"."""
+    compiler = cpp.find()
+    checks = shlex.join([*compiler.command, "-D_FORTIFY_SOURCE=2"])
+    ran = subprocess.run(
+        [sys.executable, "-c", _MEETING],
+        cwd=tmp_path,
+        env=os.environ | {"CXX": checks},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout.strip() == "64", ran.stderr
 
 
 # ---- mistakes, each with its line
