@@ -58,6 +58,7 @@ def tensor(
     strides: Sequence[int] | None = None,
     storage: int | None = None,
     aligned: bool = True,
+    offset: int = 0,
 ) -> Touched:
     """A dense one, unless strides are given."""
     count, dense = 1, []
@@ -74,6 +75,7 @@ def tensor(
         count * SIZES[dtype],
         aligned,
         outside,
+        offset,
     )
 
 

@@ -89,6 +89,15 @@ def is_float(t: Touched) -> bool:
     return t.dtype.startswith(("float", "bfloat"))
 
 
+def apart(tensors: Iterable[Touched]) -> int:
+    """Bytes of them, each part of a memory once: two slices of one tensor are two parts."""
+    parts: dict[tuple[int, int], int] = {}
+    for t in tensors:
+        place = t.value, t.offset
+        parts[place] = max(t.bytes, parts.get(place, 0))
+    return sum(parts.values())
+
+
 def total(operations: Iterable[Operation]) -> float:
     return sum(op.seconds for op in operations)
 

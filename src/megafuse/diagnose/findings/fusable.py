@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from megafuse.diagnose.finding import Evidence, Finding
-from megafuse.diagnose.findings.case import Case, indices, main_line, total
+from megafuse.diagnose.findings.case import Case, apart, indices, main_line, total
 from megafuse.diagnose.record import Operation
 
 NAME = "fusable"
@@ -87,13 +87,13 @@ def _ends(case: Case, chain: Sequence[Operation]) -> tuple[int, int]:
     """Bytes that come into the chain, and that leave it: read by others, or by nobody."""
     inside = {op.index for op in chain}
     made = {t.value: t.bytes for op in chain for t in op.writes}
-    comes = {t.value: t.bytes for op in chain for t in op.reads if t.value not in made}
+    comes = apart(t for op in chain for t in op.reads if t.value not in made)
     goes = 0
     for value, size in made.items():
         readers = case.readers.get(value, [])
         if not readers or any(r.index not in inside for r in readers):
             goes += size
-    return sum(comes.values()), goes
+    return comes, goes
 
 
 def one_pass(case: Case, chain: Sequence[Operation]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from megafuse.diagnose.finding import Evidence, Finding
-from megafuse.diagnose.findings.case import Case, indices, main_line, total
+from megafuse.diagnose.findings.case import Case, apart, indices, main_line, total
 from megafuse.diagnose.findings.repeated import is_cast
 from megafuse.diagnose.record import Operation
 
@@ -25,11 +25,11 @@ def find(case: Case) -> Iterator[Finding]:
     mine = {t.value for op in found for t in op.writes}
     size = _SIZES.get(casts[0].reads[0].dtype, 4)
     other = _SIZES.get(casts[0].writes[0].dtype, 4)
-    outside = {t.value: t.bytes for op in found for t in op.reads if t.value not in mine}
+    outside = apart(t for op in found for t in op.reads if t.value not in mine)
     ends = sum(t.bytes for op in casts for t in op.writes if t.dtype == casts[0].reads[0].dtype)
     moved = sum(op.bytes_moved for op in found)
     rate = max((op.bytes_moved / op.seconds for op in found if op.seconds), default=1.0)
-    predicted = (sum(outside.values()) + ends) / rate
+    predicted = (outside + ends) / rate
     where, lines = main_line(found)
     yield Finding(
         NAME,
