@@ -5,12 +5,16 @@ from __future__ import annotations
 import _thread
 import inspect
 import time
+from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from megafuse.bench.timing import Timing
+from megafuse.diagnose import observe, roofs, timeline
 from megafuse.diagnose.keep import Keep
 from megafuse.diagnose.observe import observed
 from megafuse.diagnose.record import Operation, Record
@@ -87,6 +91,32 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
         return F.gelu(h)
+
+
+def test_what_the_profiler_slows_is_measured_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUPTI stays in the process. On an H200 200 launches took 1.25 ms before and 1.75 ms after."""
+    order: list[str] = []
+
+    def noting(name: str, function: Any) -> Any:
+        def noted(*args: Any, **settings: Any) -> Any:
+            order.append(name)
+            return function(*args, **settings)
+
+        return noted
+
+    monkeypatch.setattr(roofs, "machine", noting("roofs", lambda device: None))
+    monkeypatch.setattr(observe, "_host", noting("host", observe._host))
+    monkeypatch.setattr(timeline, "profiled", noting("profiler", timeline.profiled))
+    record(gated, *torch.randn(2, ROWS, WIDTH))
+    assert order[:3] == ["host", "roofs", "profiler"]
+
+
+def test_the_host_is_not_busier_than_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """optimizer_loop on an H200: 15.5 ms of 12.4."""
+    host, call = (Timing.of([s]) for s in (15.5e-3, 12.4e-3))
+    monkeypatch.setattr(observe, "compare", lambda *_, **__: {"": host})
+    what = replace(subject(gated, (), {}, "forward"), device="cuda")
+    assert observe._host(what, call) == 12.4e-3
 
 
 def test_a_product_has_its_flops_and_its_line() -> None:

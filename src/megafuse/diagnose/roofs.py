@@ -35,7 +35,7 @@ _TRIES = 4
 def machine(device: str, again: bool = False) -> Machine:
     """From the cache, or measured now, which takes some seconds."""
     told = json.dumps(about.about(device), sort_keys=True)
-    key = cache.key("diagnose 2", told, torch.__version__)
+    key = cache.key("diagnose 3", told, torch.__version__)
     before: list[Machine] = []
 
     def write(path: Path) -> None:
