@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from megafuse.learn.exercises import roof, tensors
+from megafuse.learn.exercises import patterns, roof, tensors
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.native import Native
 from megafuse.learn.exercises.work import Work
@@ -56,7 +56,7 @@ def check(work: Work) -> Iterator[Finding]:
 
 def _arrays(rows: int, cols: int, mean: float = 3.0) -> dict[str, Tensor]:
     x = torch.randn(rows, cols) * 2 + mean
-    return {"x": x, "out": torch.full((rows, cols), torch.nan)}
+    return {"x": x, "out": patterns.blank(rows, cols)}
 
 
 def _exact(x: Tensor) -> Tensor:
