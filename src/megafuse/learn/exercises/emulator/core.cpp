@@ -49,8 +49,8 @@ extern "C" const emulator::Core* emulator_core(emulator::Report* report) {
   grid.report = report;
   return &core;
 }
-// `sizes` in words of 4 bytes; `kinds`: 1 for those that the kernel only reads, 2 for those that hold
-// nothing yet.
+// `sizes` in words of 4 bytes; `kinds`: 1 for those that the kernel only reads, 2 for those that
+// hold nothing yet.
 extern "C" emulator::Array* emulator_arrays(char** data, const int64_t* sizes, const int* kinds,
                                             int count) {
   auto* made = new emulator::Array[size_t(count)];
