@@ -47,6 +47,9 @@ def test_task_and_hints_fit(name, learner, capsys):
     assert cli.main(["learn", name, "--solution"]) == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
+    code = [line for text in (exercise.task, *exercise.hints) for line in text.splitlines()]
+    for line in code:  # code stays as it is, also where a hint begins with it
+        assert not line.startswith("    ") or f"\n{line}\n" in printed, line
     assert (learner / exercise.file).read_bytes() == exercise.starter.read_bytes()
 
 
