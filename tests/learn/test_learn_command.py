@@ -182,6 +182,18 @@ def test_a_gain_is_told_when_it_is_made(learner, capsys, monkeypatch, tries, sai
     assert said in capsys.readouterr().out
 
 
+def test_the_last_one_leads_back_to_what_is_left(learner, capsys, monkeypatch):
+    right = runner.Report([Finding("result", True, "")])
+    monkeypatch.setattr(runner, "check", lambda *_: right)
+    assert cli.main(["learn", "your_own", "--check"]) == 0
+    assert "megafuse learn count_bytes" in capsys.readouterr().out
+    assert cli.main(["learn"]) == 0
+    assert "1 of 23 done. Next: `megafuse learn count_bytes`." in capsys.readouterr().out
+    for name in EXERCISES:
+        assert cli.main(["learn", name, "--check"]) == 0
+    assert "That was the last: megafuse learn --certificate" in capsys.readouterr().out
+
+
 def test_cpp_exercises_say_what_is_missing(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(cpp, "find", lambda: None)
     monkeypatch.chdir(tmp_path)
