@@ -46,6 +46,7 @@ UNWRITTEN = patterns.blank(1)[0]
             "right. nan comes out of 0 / 0, inf - inf and inf / inf.",
         ),
         (changed(1, 0.0), "Wrong: row 1 of 0 to 7. The others are right. They are 0."),
+        (torch.where(EXACT > 1.05, EXACT**2, EXACT), "Hardly any element is right."),
         (2 * EXACT, "No element is right. Each is 2 times what it should be."),
         (EXACT - 0.5, "No element is right. Each is too small by 0.5."),
         (EXACT.flip(0), "No element is right. The values are right, but stand in other places."),

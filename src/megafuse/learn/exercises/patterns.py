@@ -25,6 +25,8 @@ def told(result: Tensor, exact: Tensor, wrong: Tensor) -> str:
     said = [f"Never written: {_places(never)}."] if never.any() else []
     if rest.all():
         said.append("No element is right.")
+    elif int(rest.sum()) > 0.9 * rest.numel():
+        return "Hardly any element is right."
     elif rest.any():
         said.append(f"Wrong: {_places(rest)}.")
     if said and not wrong.all():
