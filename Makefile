@@ -57,6 +57,8 @@ $(VENV): $(READY)
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[$(EXTRAS)]"
+	# A minute or so, once: whoever runs the demo or the tests then does not wait for it.
+	$(VENV)/bin/python -c 'from megafuse.runtime import loader; loader.load()'
 	@touch $@
 
 $(VENV)/.docs-ready: $(VENV)/.ready

@@ -49,6 +49,14 @@ def test_percentiles_by_hand():
     assert found.rel_percentiles == pytest.approx({"50": 0.5, "99": 0.99, "99.9": 0.999})
 
 
+def test_pieces_are_as_large_as_one_thread_works_on():
+    """2 threads that wait for each other thousands of times took 15 times as long on a machine that
+    was busy with something else; torch splits what is larger."""
+    pieces = [len(piece) for (piece,) in accuracy._pieces(torch.ones(3 << 15, 2))]
+    assert sum(pieces) == 3 << 16
+    assert max(pieces) <= 1 << 15
+
+
 def test_a_large_result_is_sampled_for_its_percentiles(monkeypatch):
     """Every third of 100; its extremes are still of all of them."""
     monkeypatch.setattr(accuracy, "_RANKED", 40)

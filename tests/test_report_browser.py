@@ -382,6 +382,18 @@ def test_nothing_is_wider_than_the_screen(show, width: int) -> None:
     assert 0.75 * width < drawn["width"] <= width
 
 
+def test_on_a_phone_no_size_stands_on_its_bars(show) -> None:
+    """A share of the roof that has no room beside the size has a line of its own."""
+    shown = show({"here": here()}, width=300)
+    assert shown.all(".share"), "sizes with a share of the roof"
+    below = shown.find(".bars").evaluate_all(
+        """all => all.filter(bars => bars.querySelector(".share")).map(bars =>
+            bars.querySelector("tbody").getBoundingClientRect().top
+            - bars.querySelector(".share").getBoundingClientRect().bottom)"""
+    )
+    assert min(below) >= 0
+
+
 def test_charts_follow_the_window(show) -> None:
     shown = show({"here": here()})
     shown.page.set_viewport_size({"width": 390, "height": 844})

@@ -91,6 +91,21 @@ def test_a_try_that_failed_is_never_the_best(tmp_path):
     assert made.runs(EXERCISES["walk"], "cuda") is None
 
 
+def test_what_is_timed_beside_pytorch_is_no_first_try(tmp_path):
+    """Both numbers are of one check; the function of an earlier one may have been another."""
+    made = Folder(tmp_path)
+    for eager, fused in ((9.0, 8.0), (1.0, 0.25)):
+        found = [
+            Finding("PyTorch", None, "", number=eager, unit="s"),
+            Finding("mf.fuse", None, "", number=fused, unit="s"),
+        ]
+        made.remember_numbers(EXERCISES["your_own"], found, True)
+    assert made.numbers(EXERCISES["your_own"]) == {"s": {"first": 1.0, "best": 0.25}}
+    gain = certificate.gain(made, EXERCISES["your_own"])
+    assert gain is not None
+    assert gain.says == "4× as fast as PyTorch"
+
+
 def test_roofline_of_the_tries(folder, tmp_path):
     timed(folder, "walk", FIRST, BEST)
     timed(folder, "functor", BEST)

@@ -165,10 +165,22 @@ def test_threads_meet_where_the_compiler_checks_jumps(tmp_path):
         ("out[t - 1] = 0;", Kind.WRITTEN_OUTSIDE, "writes out[-1]; out has 1024 floats"),
         ("__shared__ float s[4][8];\ns[t % 4][t] = 1;", Kind.READ_OUTSIDE, "line 4: thread 8"),
         ("float4 v = *(const float4*)(x + t);\nout[t] = v.x;", Kind.MISALIGNED, "from float 1 on"),
-        ("out[0] = t;", Kind.RACE, "thread 1 of block 0 writes out[0] while thread 0 writes it"),
+        (
+            "out[0] = t;",
+            *(Kind.TWO_WRITERS, "thread 1 of block 0 writes out[0] while thread 0 writes it"),
+        ),
+        # Read before anyone wrote it: the writer comes later, and a barrier is what is missing; or
+        # nobody ever comes, and a barrier would not help.
         (
             "__shared__ float s[64];\ns[t] = t;\nout[t] = s[63 - t];",
-            *(Kind.NEVER_WRITTEN, "line 5: thread 0 of block 0 reads s[63]"),
+            *(
+                Kind.RACE,
+                "line 4: thread 32 of block 0 writes s[32] while thread 31 reads it (line 5)",
+            ),
+        ),
+        (
+            "__shared__ float s[64];\nif (t) s[t] = t;\n__syncthreads();\nout[t] = s[63 - t];",
+            *(Kind.NEVER_WRITTEN, "line 6: thread 63 of block 0 reads s[0], which no thread"),
         ),
         (
             "__shared__ float s[64];\ns[t] = t;\nout[t] = s[t / 2];",
@@ -200,6 +212,29 @@ def test_mistakes_are_named(run, body, kind, told):
     assert len(fault.value.finding.says) > 100
 
 
+def test_a_result_that_is_read_before_it_is_written(tmp_path):
+    """`+=` on memory that holds nothing yet. What another block writes in time is no such thing."""
+    path = tmp_path / "k.cu"
+    path.write_text('extern "C" __global__ void k(Output out) {\n  out[threadIdx.x] += 1;\n}\n')
+    arrays = {"out": torch.full((32,), torch.nan)}
+    with pytest.raises(Fault) as fault:
+        Emulated(path, Kernel("k", "O")).run(arrays, Launch((1,), (32,)))
+    assert fault.value.kind == Kind.NEVER_WRITTEN
+    assert fault.value.finding.found == (
+        "line 2: thread 0 of block 0 reads out[0], which nobody has written"
+    )
+    assert "with `=`" in fault.value.finding.says
+    path.write_text(
+        'extern "C" __global__ void k(Output out) {\n'
+        "  if (blockIdx.x == 0) out[threadIdx.x + 32] = out[threadIdx.x];\n"
+        "  else out[threadIdx.x] = 1;\n}\n"
+    )
+    arrays = {"out": torch.full((64,), torch.nan)}
+    with pytest.raises(Fault) as fault:
+        Emulated(path, Kernel("k", "O")).run(arrays, Launch((2,), (32,)))
+    assert fault.value.kind == Kind.RACE
+
+
 def test_a_race_between_blocks_and_none_between_launches(run):
     with pytest.raises(Fault) as fault:
         run("if (t == 0) out[0] = blockIdx.x;", Launch((2,), (64,), (1024,)))
@@ -225,7 +260,10 @@ def test_shared_memory_of_a_block_is_not_the_next_ones(run):
             "out[64 * blockIdx.x + t] = s[t];",
             Launch((2,), (64,), (1024,)),
         )
-    assert "of block 1 reads s[0], which no thread of its block wrote" in fault.value.finding.found
+    assert (
+        "of block 1 reads s[0], which no thread of its block has written"
+        in fault.value.finding.found
+    )
 
 
 # ---- the text

@@ -121,10 +121,20 @@ def text_box(element: ElementTree.Element, dx: float, dy: float):
 # ---- what is drawn follows the numbers
 
 
+def test_the_line_at_zero_crosses_no_label():
+    drawn = figures.bars("t", "", [Bar(LONG, 1.0, "1 ms"), Bar("b", 2.0)], "ms", roof=3.0)
+    root = ElementTree.fromstring(drawn.svg)
+    zero = [e for e in root.iter(f"{SVG}line") if e.get("class") == "grid"]
+    assert len(zero) == 2
+    for text in root.iter(f"{SVG}text"):
+        base = float(text.get("y"))
+        assert not any(float(e.get("y1")) < base - 2 < float(e.get("y2")) for e in zero), text.text
+
+
 def test_bars_are_as_long_as_their_values():
     figure = figures.bars("t", "", [Bar("a", 1.0), Bar("b", 3.0)], "ms", roof=4.0)
     assert [r.get("width") for r in shapes(figure.svg, "rect")] == ["25%", "75%"]
-    assert [e.get("x1") for e in shapes(figure.svg, "line")] == ["100%", "100%", "0"]
+    assert [e.get("x1") for e in shapes(figure.svg, "line")] == ["0", "100%"] * 2
     said = [t.text for t in shapes(figure.svg, "text")]
     assert said == ["dashed: the roof, 4 ms", "a", "1 ms", "b", "3 ms"]
 

@@ -106,6 +106,26 @@ def test_pictures_of_a_ladder_fit(browser, tmp_path, width, theme):
     shown.check()
 
 
+def test_a_long_command_is_no_wider_than_a_phone(browser, tmp_path):
+    """The site's style sheet: in a sentence it breaks, a block of code scrolls inside itself."""
+    path = tmp_path / "page.html"
+    command = "megafuse fuse model.py:gated_norm --shape 512x768 --shape 512x768 --arch sm_90"
+    style = (ROOT / "docs" / "site.css").read_text(encoding="utf-8")
+    path.write_text(
+        '<!doctype html><html><meta name="viewport" content="width=device-width">'
+        f'<link rel="icon" href="data:,"><style>{style}</style>'
+        f"<p>Then <code>{command}</code> prints it.</p><pre><code>{command}</code></pre>"
+        f"<table><tr><td><code>{command}</code></td></tr></table>",
+        encoding="utf-8",
+    )
+    shown = Shown(browser, path, 390, "light")
+    assert shown.overflow() <= 0
+    lines = "e => e.getClientRects().length"
+    assert shown.page.locator("p code").evaluate(lines) > 1
+    assert shown.page.locator("pre code").evaluate(lines) == 1
+    shown.check()
+
+
 def start(folder: Path) -> Path:
     """The fragment as the docs site has it, below a first paragraph."""
     path = folder / "start.html"

@@ -47,6 +47,9 @@ def test_task_and_hints_fit(name, learner, capsys):
     assert cli.main(["learn", name, "--solution"]) == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
+    code = [line for text in (exercise.task, *exercise.hints) for line in text.splitlines()]
+    for line in code:  # code stays as it is, also where a hint begins with it
+        assert not line.startswith("    ") or f"\n{line}\n" in printed, line
     assert (learner / exercise.file).read_bytes() == exercise.starter.read_bytes()
 
 
@@ -177,6 +180,18 @@ def test_a_gain_is_told_when_it_is_made(learner, capsys, monkeypatch, tries, sai
     assert "Not yet." in capsys.readouterr().out
     assert cli.main(["learn", "walk", "--check"]) == 0
     assert said in capsys.readouterr().out
+
+
+def test_the_last_one_leads_back_to_what_is_left(learner, capsys, monkeypatch):
+    right = runner.Report([Finding("result", True, "")])
+    monkeypatch.setattr(runner, "check", lambda *_: right)
+    assert cli.main(["learn", "your_own", "--check"]) == 0
+    assert "megafuse learn count_bytes" in capsys.readouterr().out
+    assert cli.main(["learn"]) == 0
+    assert "1 of 23 done. Next: `megafuse learn count_bytes`." in capsys.readouterr().out
+    for name in EXERCISES:
+        assert cli.main(["learn", name, "--check"]) == 0
+    assert "That was the last: megafuse learn --certificate" in capsys.readouterr().out
 
 
 def test_cpp_exercises_say_what_is_missing(monkeypatch, capsys, tmp_path):

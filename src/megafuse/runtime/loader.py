@@ -199,7 +199,7 @@ def _compile(out: Path) -> None:
         libraries.append("torch_cuda")
     flags = [*_flags(), *_include(), *cpp.module_flags()]
     what = f"megafuse's host runtime for torch {torch.__version__}{untested()}"
-    with progress.compiling(what, expect="once per torch version, about 30 s"):
+    with progress.compiling(what, expect="once per torch version, a minute or so"):
         # Not -I: the folder torch/ in it must not hide torch's own headers.
         flags.append(f"-iquote{HOST}")
         cpp.compile_shared('#include "torch/module.cpp"\n', out, flags=flags, libraries=libraries)

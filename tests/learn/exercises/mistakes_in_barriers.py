@@ -6,6 +6,31 @@ from exercises.checked import Mistakes
 
 MISTAKES: Mistakes = {
     "grid_barrier": {
+        "the block has not come": (
+            "grid_barrier(Counter arrived) {\n  __syncthreads();",
+            "grid_barrier(Counter arrived) {",
+            "no races",
+            "one before thread 0 counts",
+        ),
+        "a look without a loop": ("while (", "if (", "no races", "it takes a loop"),
+        "each look counts": (
+            "atomicAdd(arrived, 1u);\n    while (atomicAdd(arrived, 0u) <",
+            "while (atomicAdd(arrived, 1u) <",
+            "no races",
+            "a block that looks twice counts as two",
+        ),
+        "the fence too late": (
+            "__threadfence();\n    atomicAdd(arrived, 1u);",
+            "atomicAdd(arrived, 1u);\n    __threadfence();",
+            "no races",
+            "The fence comes after the count",
+        ),
+        "nobody counts": (
+            "    atomicAdd(arrived, 1u);\n",
+            "",
+            "ends",
+            "no thread adds 1 to `arrived`",
+        ),
         "no fence": ("    __threadfence();\n", "", "no races", "There is no __threadfence()"),
         "one arrival too many is waited for": (
             "< gridDim.x) {",
@@ -39,6 +64,22 @@ MISTAKES: Mistakes = {
         ),
     },
     "megakernel": {
+        "all lanes write": ("if (lane == 0) h[j]", "h[j]", "no races", "lane 0 writes"),
+        "x goes into both layers": (
+            "dot(w2 + o * hidden, h, hidden)",
+            "dot(w2 + o * hidden, x, hidden)",
+            "one block",
+            "The second layer was given x",
+        ),
+        "one lane computes": (
+            (
+                "    float v = dot(w1 + j * ins, x, ins);\n"
+                "    if (lane == 0) h[j] = fmaxf(v + b1[j], 0.0f);"
+            ),
+            "    if (lane == 0) h[j] = fmaxf(dot(w1 + j * ins, x, ins) + b1[j], 0.0f);",
+            "shuffles",
+            "All 32 lanes of the warp call dot()",
+        ),
         "no barrier between the phases": (
             "  grid_barrier(arrived);\n",
             "",

@@ -32,6 +32,7 @@ MISTAKES: Mistakes = {
         ),
     },
     "walk": {
+        "not scaled": (" * scale[c]", "", "37 × 29", "The scale is left out"),
         "four columns at a time": (
             "  for (long r = 0; r < rows; ++r) {\n    for (long c = 0; c < cols; ++c) {",
             (
@@ -55,6 +56,12 @@ MISTAKES: Mistakes = {
         ),
     },
     "cut_a_pass": {
+        "the first element stays": (
+            "row[c] - first - mean",
+            "row[c] - mean",
+            "short rows",
+            "subtract that element, too",
+        ),
         "divided by cols - 1": (
             "squares / cols",
             "squares / (cols - 1)",

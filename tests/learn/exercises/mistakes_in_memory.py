@@ -6,6 +6,24 @@ from exercises.checked import Mistakes
 
 MISTAKES: Mistakes = {
     "cuda_index": {
+        "a round too few": (
+            "k < 4",
+            "k < 3",
+            "one block",
+            "Never written: elements 384 to 511 of 0 to 511",
+        ),
+        "an input is left out": (
+            "a * x[i] + y[i]",
+            "a * x[i]",
+            "one block",
+            "what comes out if y were 0 everywhere",
+        ),
+        "added to what is not there yet": (
+            "out[i] = ",
+            "out[i] += ",
+            "written first",
+            "`+=` reads before it writes",
+        ),
         "no bounds check": (
             "if (i < n) ",
             "",
@@ -32,6 +50,13 @@ MISTAKES: Mistakes = {
         ),
     },
     "grid_2d": {
+        "the bias of the row": ("bias[c]", "bias[r]", "8 × 32", "The bias was taken by row"),
+        "one row of blocks": (
+            "blockIdx.y * blockDim.y + ",
+            "",
+            "no races",
+            "blockIdx.x or blockIdx.y does not count",
+        ),
         "rows are not bounded": (
             "r < rows && ",
             "",
@@ -64,6 +89,19 @@ MISTAKES: Mistakes = {
         ),
     },
     "stage": {
+        "two rounds of three": ("k < 3", "k < 2", "written first", "was never fetched"),
+        "pixels a float apart": (
+            "int t = 3 * threadIdx.x",
+            "int t = threadIdx.x",
+            "one block",
+            "it begins at 3 * t",
+        ),
+        "blocks 128 floats apart": (
+            "blockIdx.x * 384",
+            "blockIdx.x * 128",
+            "1,000",
+            "Each block began 128 floats after the last",
+        ),
         "nobody waits for the pixels": (
             "  __syncthreads();\n",
             "",
@@ -93,6 +131,12 @@ MISTAKES: Mistakes = {
         ),
     },
     "transpose": {
+        "blocks do not change places": (
+            "int r = blockIdx.y * 32 + threadIdx.x;",
+            "int r = blockIdx.x * 32 + threadIdx.x;",
+            "no races",
+            "The blocks change places, too",
+        ),
         "the other dimension is padded": (
             "tile[32][33]",
             "tile[33][32]",
@@ -129,6 +173,13 @@ MISTAKES: Mistakes = {
         ),
     },
     "wide_loads": {
+        "groups of groups": ("(x)[i]", "(x)[4 * i]", "stays inside", "four times too far"),
+        "one of four": (
+            "    v.y *= factor;\n    v.z *= factor;\n    v.w *= factor;\n",
+            "",
+            "4,096",
+            "Only v.x is multiplied",
+        ),
         "the end is left out": (
             "else if (i == n / 4)",
             "else if (false)",
@@ -150,6 +201,19 @@ MISTAKES: Mistakes = {
         "three of four": ("    v.w *= factor;\n", "", "4,096", "v.w is not multiplied"),
     },
     "gemm_tile": {
+        "the bias of the row": ("bias[o]", "bias[r]", "one tile", "The bias was taken by row"),
+        "one tile of many": (
+            "first < ins;",
+            "first < 16;",
+            "20 × 24 × 36",
+            "Only the first tile's product",
+        ),
+        "weight the other way": (
+            "weight[fetched * ins + i]",
+            "weight[i * outs + fetched]",
+            "one tile",
+            "weight was read by column",
+        ),
         "the tile is overwritten too early": (
             "ws[tx][k];\n    __syncthreads();",
             "ws[tx][k];",

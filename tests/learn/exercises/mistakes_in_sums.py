@@ -6,6 +6,14 @@ from exercises.checked import Mistakes
 
 MISTAKES: Mistakes = {
     "warp_sum": {
+        "a round too many": ("int d = 16", "int d = 32", "rows of 32", "Twice the sum"),
+        "up in place of down": (
+            "__shfl_down_sync",
+            "__shfl_up_sync",
+            "rows of 32",
+            "With __shfl_up_sync lane l takes",
+        ),
+        "all lanes write": ("if (lane == 0) out", "out", "no races", "Only one lane may write"),
         "a round is missing": ("d > 0", "d > 1", "rows of 32", "The round d = 1 is missing"),
         "a shuffle in a condition": (
             "    sum += __shfl",
@@ -38,6 +46,13 @@ MISTAKES: Mistakes = {
         ),
     },
     "block_sum": {
+        "one place for all warps": (
+            "sums[warp] = sum",
+            "sums[lane] = sum",
+            "no races",
+            "into the warp's own place",
+        ),
+        "a warp's step": ("c += 256", "c += 32", "rows of 256", "not by 32"),
         "no barrier before the sums are read": (
             "  __syncthreads();\n",
             "",
@@ -59,6 +74,18 @@ MISTAKES: Mistakes = {
         "one warp's sum": ("w < 8", "w < 1", "rows of 256", "That is warp 0's sum alone"),
     },
     "online_softmax": {
+        "only lane 0 has the pair": (
+            "__shfl_xor_sync",
+            "__shfl_down_sync",
+            "rows of 32",
+            "With __shfl_down_sync only lane 0",
+        ),
+        "m is changed first": (
+            "    s = s * expf(m - both) + os * expf(om - both);\n    m = both;",
+            "    m = both;\n    s = s * expf(m - both) + os * expf(om - both);",
+            "rows of 32",
+            "m was changed before s",
+        ),
         "the sum is not mended": (
             "s = s * expf(m - larger) + expf(v - larger)",
             "s = s + expf(v - larger)",
@@ -85,6 +112,19 @@ MISTAKES: Mistakes = {
         ),
     },
     "norm_forward": {
+        "a lane's own mean": (
+            "warp_sum(sum) / cols",
+            "sum / cols",
+            "rows of 100",
+            "Every lane subtracted its own mean",
+        ),
+        "a lane's own variance": (
+            "warp_sum(squares) / cols",
+            "squares / cols",
+            "rows of 100",
+            "Every lane divided by its own variance",
+        ),
+        "the root the wrong way": ("rsqrtf", "sqrtf", "rows of 100", "rsqrtf is 1 / sqrt"),
         "empty places in the squares": (
             "if (k * 32 + lane < cols) squares",
             "squares",
@@ -117,6 +157,19 @@ MISTAKES: Mistakes = {
         ),
     },
     "norm_backward": {
+        "a lane's own sum": (
+            "warp_sum(sum_g) / cols",
+            "sum_g / cols",
+            "one row, dx",
+            "A lane's own sum was taken",
+        ),
+        "added, not subtracted": (
+            "g[k] - mg - h[k]",
+            "g[k] - mg + h[k]",
+            "one row, dx",
+            "is added: it is subtracted",
+        ),
+        "no weight": ("up * weight[c]", "up", "one row, dx", "if weight were 1 everywhere"),
         "the mean of g is forgotten": (
             "g[k] - mg - ",
             "g[k] - ",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 _HEAD = re.compile(r"# (\d+)\. (.+)\n((?:.+\n)+)\n")
 _HINT = "\n## Hint\n"
+_BESIDE = {"in_a_model": "the model as it was", "your_own": "PyTorch"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class Exercise:
     @property
     def language(self) -> str:
         return {".py": "Python", ".cu": "CUDA"}.get(self.starter.suffix, "C++")
+
+    @property
+    def against(self) -> str:
+        """What the best number is held against: most begin slow, two are timed beside PyTorch."""
+        return _BESIDE.get(self.name, "your first try")
 
     @property
     def is_python(self) -> bool:
@@ -105,8 +111,8 @@ def _read(folder: Path) -> Exercise:
         name=folder.name,
         title=head[2],
         learn=" ".join(head[3].split()),
-        task=task.strip(),
-        hints=tuple(hint.strip() for hint in hints),
+        task=task.strip("\n").rstrip(),
+        hints=tuple(hint.strip("\n").rstrip() for hint in hints),
         picture=(folder / "picture.txt").read_text(encoding="utf-8").rstrip(),
         starter=starter,
         solution=solution,

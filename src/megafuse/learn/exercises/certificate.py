@@ -24,11 +24,12 @@ _TELLING = 1.2  # a ratio below this may be noise, and is not praised
 
 @dataclass(frozen=True)
 class Gain:
-    """The first number of a unit that was found, and the best."""
+    """The first number of a unit that was found, and the best; what the first one is of."""
 
     unit: str
     first: float
     best: float
+    against: str = "your first try"
 
     @property
     def ratio(self) -> float:
@@ -44,8 +45,8 @@ class Gain:
         """94× as fast as your first try; 2.5 times fewer bytes asked for"""
         times = f"{self.ratio:.0f}" if self.ratio >= 10 else f"{self.ratio:.2g}"
         if self.unit == "s":
-            return f"{times}× as fast as your first try"
-        return f"{times} times fewer {self.unit} than your first try"
+            return f"{times}× as fast as {self.against}"
+        return f"{times} times fewer {self.unit} than {self.against}"
 
     def shown(self, value: float) -> str:
         if self.unit == "s":
@@ -74,7 +75,7 @@ def done(exercises: Sequence[Exercise], folder: Folder) -> list[Done]:
 def gain(folder: Folder, exercise: Exercise) -> Gain | None:
     """That of the unit which became smallest; time, where there is one that tells."""
     found = [
-        Gain(unit, float(each["first"]), float(each["best"]))
+        Gain(unit, float(each["first"]), float(each["best"]), exercise.against)
         for unit, each in folder.numbers(exercise).items()
         if each.keys() >= {"first", "best"}
     ]
@@ -162,7 +163,8 @@ def _gains(finished: Sequence[Done]) -> list[Figure]:
         return []
     drawn = figures.bars(
         "How far you came",
-        "Your first try over your best: time where it was measured, else what was counted.",
+        "Your first try over your best: time where it was measured, else what was counted. In the "
+        "last two exercises it is PyTorch's way, timed beside yours.",
         [
             figures.Bar(each.exercise.title, each.gain.ratio, f"{each.gain.ratio:.3g}×")
             for each in telling

@@ -131,7 +131,8 @@ def _check(exercise: Exercise, options: argparse.Namespace, screen: Screen, fold
     if folder.begin(exercise):
         screen.line(f"There was no {file.name} yet; this checks the starter.")
     passed = _checked(exercise, options, screen, folder)
-    later = [e for e in exercises() if e.number > exercise.number and folder.state(e) != "done"]
+    left = [e for e in exercises() if e != exercise and folder.state(e) != "done"]
+    later = [e for e in left if e.number > exercise.number] or left
     gain = certificate.gain(folder, exercise)
     praise = gain.says if gain is not None and gain.tells else ""
     screen.verdict(exercise, passed, later[0] if later else None, praise)

@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from itertools import chain
 
 import torch
 from torch import Tensor
 
-from megafuse.learn.exercises import gpu, roof, tensors
+from megafuse.learn.exercises import gpu, patterns, roof, tensors
 from megafuse.learn.exercises.catalog import Exercise
 from megafuse.learn.exercises.climbed import ASKED
 from megafuse.learn.exercises.emulator.faults import Fault, Kind
@@ -132,10 +133,22 @@ def _results(task: Task, case: Case, arrays: Arrays, exact: Arrays) -> Iterator[
     for name, values in exact.items():
         what = case.what if len(exact) == 1 else f"{case.what}, {name}"
         result = arrays[name].cpu()
-        known = ((says, wrong.cpu()) for array, says, wrong in task.known(arrays) if array == name)
+        mistakes = chain(task.known(arrays), _left_out(task, arrays))
+        known = ((says, wrong.cpu()) for array, says, wrong in mistakes if array == name)
         yield tensors.close(
             what, result, values.cpu(), result.dtype, task.tolerance, case.says, known
         )
+
+
+def _left_out(task: Task, arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
+    """What comes out without one of the inputs, in any exercise."""
+    inputs = [name for name, letter in zip(arrays, _letters(task), strict=True) if letter == "I"]
+    for name in inputs:
+        for value in (0.0, 1.0):
+            without = arrays | {name: torch.full_like(arrays[name], value)}
+            said = f"This is what comes out if {name} were {value:.0f} everywhere: is it left out?"
+            for result, wrong in task.exact(without).items():
+                yield result, said, wrong
 
 
 def _drawn(finding: Finding, counted: Counted) -> Finding:
@@ -289,8 +302,8 @@ def random(*shape: int, device: str, scale: float = 1.0, mean: float = 0.0) -> T
 
 
 def empty(*shape: int, device: str) -> Tensor:
-    """Full of NaN: what nobody writes is seen."""
-    return torch.full(shape, torch.nan, device=device)
+    """What nobody writes is seen."""
+    return patterns.blank(*shape, device=device)
 
 
 def blocks(elements: int, each: int) -> int:

@@ -137,11 +137,18 @@ def compile_stop(error: CompileError, path: Path) -> Stop:
             "function that is called there have changed, or a brace is missing. `--solution` shows "
             "how it should look; `--restart` gives you the starter again and keeps your file.",
         )
-    line, text = own[0]
+    line, text = own[0][0], _in_cuda(own[0][1])
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     shown = lines[int(line) - 1].strip() if 0 < int(line) <= len(lines) else ""
     more = f" ({len(own) - 1} more after it)" if len(own) > 1 else ""
     return Stop("compiles", f"line {line}: {text}{more}", f"    {shown}" if shown else "")
+
+
+def _in_cuda(told: str) -> str:
+    """The compiler's words, with the types that the learner wrote and not the emulator's."""
+    told = re.sub(r"'emulator::[^']*' \{aka '([^']*)'\}", r"'\1'", told)
+    told = re.sub(r"emulator::Pointer<((?:const |volatile )?\w+)>", r"\1*", told)
+    return re.sub(r"emulator::(?:Cell|Shared|Row)<(\w+)[^'>]*>", r"\1", told)
 
 
 def last_line(trail: Path) -> int:

@@ -187,7 +187,8 @@ def _advice(exercises: Sequence[Exercise], folder: Folder) -> str:
         return "That is all of them: `megafuse learn --certificate` writes it down."
     if folder.state(left) == "open":
         return f"Go on: `megafuse learn {left.name} --check`."
-    return f"Begin: `megafuse learn {left.name}`."
+    begun = any(folder.state(e) != "new" for e in exercises)
+    return f"{'Next' if begun else 'Begin'}: `megafuse learn {left.name}`."
 
 
 def _shown(path: Path) -> str:

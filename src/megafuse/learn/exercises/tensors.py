@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megafuse.learn.exercises import patterns
 from megafuse.learn.exercises.findings import Finding, Stop
 
 _NEAR = 1e-4  # a known result is met this closely, also where the tolerance is wider
@@ -29,7 +30,7 @@ def close(
     """`exact` is the float64 result; an element may err by `tolerance` times 1 + its size.
 
     What is no tensor, or has another shape or dtype, raises Stop. A wrong result that is one of
-    the `known` is called by its name; `known` is only looked at then.
+    the `known` is called by its name; of another it is told where and how it is wrong.
     """
     if not isinstance(result, Tensor):
         raise Stop(
@@ -51,21 +52,30 @@ def close(
         )
     values = result.detach().double().to(exact.device)
     finding = _values(what, values, exact, tolerance, says)
-    return finding if finding.ok else replace(finding, says=_named(values, known, tolerance, says))
+    if finding.ok:
+        return finding
+    named = _named(values, known, tolerance) or patterns.told(
+        result.detach().to(exact.device), exact, _errors(values, exact) > tolerance
+    )
+    return replace(finding, says="\n\n".join(filter(None, (named, says))))
 
 
-def _named(result: Tensor, known: Known, tolerance: float, says: str) -> str:
+def _named(result: Tensor, known: Known, tolerance: float) -> str:
     for sentence, wrong in known:
         near = min(tolerance, _NEAR)
         if result.shape == wrong.shape and _values("", result, wrong, near, "").ok:
-            return f"{sentence}\n\n{says}"
-    return says
+            return sentence
+    return ""
+
+
+def _errors(result: Tensor, exact: Tensor) -> Tensor:
+    error = (result - exact).abs() / (1 + exact.abs())
+    error = error.where(result != exact, 0.0)  # Inf where Inf belongs
+    return error.where(~(result.isnan() & exact.isnan()), 0.0).nan_to_num(torch.inf)
 
 
 def _values(what: str, result: Tensor, exact: Tensor, tolerance: float, says: str) -> Finding:
-    error = (result - exact).abs() / (1 + exact.abs())
-    error = error.where(result != exact, 0.0)  # Inf where Inf belongs
-    error = error.where(~(result.isnan() & exact.isnan()), 0.0).nan_to_num(torch.inf)
+    error = _errors(result, exact)
     worst = int(error.argmax())
     largest = float(error.flatten()[worst])
     if largest <= tolerance:

@@ -42,7 +42,6 @@ def bars(
     if roof is not None:
         drawing.append(text("0", 13, f"dashed: the roof, {digits(roof)} {unit}"))
         y = 26
-    first = y
     for bar in values:
         value = bar.note or f"{digits(bar.value)} {unit}"
         told.append(f"{bar.label} {value}")
@@ -54,6 +53,10 @@ def bars(
             f'<g class="{bar.look}"><rect class="fill" x="0" y="{y + 2}" height="12" rx="1.5" '
             f'width="{percent(100 * bar.value / longest)}" fill="currentColor"/></g>'
         )
+        # Zero, beside the bar alone: through the labels it would cross their first letters.
+        drawing.append(
+            f'<line class="grid" x1="0" x2="0" y1="{y}" y2="{y + 16}" stroke="currentColor"/>'
+        )
         if roof is not None:
             at = percent(100 * roof / longest)
             drawing.append(
@@ -61,9 +64,6 @@ def bars(
                 'stroke="currentColor" stroke-dasharray="3 2"/>'
             )
         y += 26
-    drawing.append(
-        f'<line class="grid" x1="0" x2="0" y1="{first}" y2="{y - 10}" stroke="currentColor"/>'
-    )
     return made(title, caption, "".join(drawing), y, "; ".join(told))
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from megafuse.learn.exercises import patterns
 from megafuse.learn.exercises.emulator.run import Kernel, Launch
 
 Arrays = dict[str, Tensor]
@@ -28,7 +29,7 @@ class Blank:
     sectors: float  # the most a request may touch on average; more is explained as slow
     says: str  # when the result is wrong
     slow: str = "Right, but its lanes touch too many sectors."
-    above: str = ""
+    above: str = ""  # a line that the source needs before its own
     mistakes: Mapping[str, str] = field(default_factory=dict)  # a pattern, and what it means
     drawn: str = "x"  # the array whose load has a picture
 
@@ -39,7 +40,7 @@ _N = 1000
 
 
 def _floats() -> Arrays:
-    return {"x": torch.randn(_N), "y": torch.full((_N,), torch.nan)}
+    return {"x": torch.randn(_N), "y": patterns.blank(_N)}
 
 
 def _gelu(arrays: Arrays) -> Tensor:
@@ -63,7 +64,7 @@ def _rows() -> Arrays:
         "x": torch.randn(_ROWS, _COLS) + 2,
         "weight": torch.randn(_COLS),
         "bias": torch.randn(_COLS),
-        "out": torch.full((_ROWS, _COLS), torch.nan),
+        "out": patterns.blank(_ROWS, _COLS),
     }
 
 
@@ -81,7 +82,7 @@ def _reduction(
     return Blank(
         *(file, line, ask, kernel, Launch((blocks,), (threads,), numbers, (1e-5,))),
         *(_rows, _norm, sectors, says),
-        above=f"#define COLS {_COLS}\n" if kept else "",
+        above=f"#define COLS {_COLS}" if kept else "",
         **more,  # type: ignore[arg-type]
     )
 
@@ -91,7 +92,7 @@ def _product() -> Arrays:
         "x": torch.randn(40, 36),
         "weight": torch.randn(33, 36),
         "bias": torch.randn(33),
-        "out": torch.full((40, 33), torch.nan),
+        "out": patterns.blank(40, 33),
     }
 
 

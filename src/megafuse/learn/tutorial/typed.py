@@ -6,22 +6,26 @@ process of its own: whatever was typed, the tutorial goes on.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import multiprocessing
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from megafuse.learn.exercises import tensors
+from megafuse.learn.exercises.emulator.faults import Fault
 from megafuse.learn.exercises.emulator.run import Counted, Emulated, Request
 from megafuse.learn.exercises.findings import Finding, Stop
 from megafuse.learn.ladder import launch
 from megafuse.learn.pictures import access, rung
 from megafuse.learn.tutorial.blanks import Blank
-from megafuse.runtime import cpp
+from megafuse.runtime import cpp, progress
 
 if TYPE_CHECKING:
     from megafuse.learn.tutorial.tour import Tour
@@ -60,13 +64,12 @@ def _one(tour: Tour, number: int, blank: Blank) -> None:
     screen.say(f"{number}  {blank.file}.cu")
     screen.code(_around(blank))
     screen.say(blank.ask)
-    for _ in range(_TRIES):
-        line = screen.line_of_code()
-        if line == "?":
+    tries = 0
+    while tries < _TRIES and (line := screen.line_of_code()):
+        if line == "?":  # to ask is no try
             screen.say(blank.says)
             continue
-        if not line:
-            break
+        tries += 1
         finding = tried(blank, line)
         if finding.ok:
             screen.say(f"Right. {finding.found}.")
@@ -103,6 +106,8 @@ def _checked(blank: Blank, line: str) -> Finding:
     exact = blank.exact(arrays)
     try:
         counted = run(blank, arrays, line)
+    except Fault as fault:
+        return replace(fault.finding, says=f"{blank.says} {fault.finding.says}")
     except Stop as stop:
         return stop.finding
     result = list(arrays.values())[-1]
@@ -119,17 +124,26 @@ def _checked(blank: Blank, line: str) -> Finding:
 def run(blank: Blank, arrays: dict[str, Any], line: str) -> Counted:
     """The rung's source with another line in it, on the emulator; a mistake raises Stop."""
     source = launch.source(blank.file, "cuda")
-    text = (
-        blank.above
-        + "#line 1\n"
-        + re.sub(rf"(?m)^(\s*){re.escape(blank.line)}$", lambda m: m[1] + line, source, count=1)
-    )
     if blank.line not in source:
         raise ValueError(f"{blank.file}.cu has no line {blank.line!r}")
-    with tempfile.TemporaryDirectory(prefix="megafuse-tutorial-") as folder:
+    text = re.sub(rf"(?m)^(\s*){re.escape(blank.line)}$", lambda m: m[1] + line, source, count=1)
+    if blank.above:  # in place of the first line, a comment: so the others keep their numbers
+        text = "\n".join([blank.above, *text.splitlines()[1:]])
+    with _quietly(), tempfile.TemporaryDirectory(prefix="megafuse-tutorial-") as folder:
         path = Path(folder) / f"{Path(blank.file).name}.cu"
         path.write_text(text, encoding="utf-8")
         return Emulated(path, blank.kernel).run(arrays, blank.launch)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without a line for each try that was compiled."""
+    level = progress.logger.level
+    progress.logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        progress.logger.setLevel(level)
 
 
 def picture(tour: Tour, blank: Blank) -> None:

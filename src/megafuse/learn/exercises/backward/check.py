@@ -102,6 +102,10 @@ def _known(name: str, grad: Tensor, gate: Tensor, up: Tensor) -> Iterator[tuple[
         slope = "The slope is that of sigmoid, s * (1 - s), and the function is silu:"
         yield f"{slope} v times sigmoid(v), a product.", grad * up * s * (1 - s)
         yield "The factor up is left out.", right[name] / up
+        told = "The slope of silu is a sum, and its first term is left out: s + v * s * (1 - s)."
+        yield told, grad * up * gate * s * (1 - s)
+        told = "The slope of silu is a sum, and its second term is left out: s + v * s * (1 - s)."
+        yield told, grad * up * s
         yield (
             "That is grad * up * silu(gate): the slope of silu belongs there.",
             grad * up * gate * s,

@@ -45,10 +45,23 @@ _WAITS = (
 )
 
 
+_ALONE = (
+    "That is warp 0's sum alone: the other seven are not added. (An array without __shared__ is "
+    "every thread's own, and has only what that thread wrote.)"
+)
+
+
 def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     x = arrays["x"].double()
     warps = F.pad(x, (0, -x.shape[1] % 256)).reshape(len(x), -1, 8, 32).sum((1, 3))
-    yield "out", "That is warp 0's sum alone: the other seven are not added.", warps[:, 0]
+    yield "out", _ALONE, warps[:, 0]
+    yield "out", "Warp 0's sum is in it twice.", warps.sum(1) + warps[:, 0]
+    firsts = F.pad(x, (0, -x.shape[1] % 256)).reshape(len(x), -1, 8, 32).sum(1)[:, :, 0]
+    yield "out", "Lane 0 of each warp alone: the lanes have not met, by shuffles.", firsts.sum(1)
+    lanes = F.pad(x, (0, -x.shape[1] % 32)).reshape(len(x), -1, 32)
+    behind = lanes.flip(1).cumsum(1).flip(1)[:, :8].sum((1, 2))
+    told = "Floats are in it several times: each thread steps by 256, the whole block, not by 32."
+    yield "out", told, behind
     for last in range(2, 8):
         told = f"That is the sum of {last} of the 8 warps."
         yield "out", told, warps[:, :last].sum(1)
@@ -75,7 +88,11 @@ TASK = Task(
     known=_known,
     means={
         Kind.RACE: _EARLY,
-        Kind.NEVER_WRITTEN: _EARLY,
+        Kind.TWO_WRITERS: (
+            "One lane of each warp writes the warp's sum, into the warp's own place, "
+            "sums[threadIdx.x / 32]; and one thread of the block writes out[row]."
+        ),
+        Kind.NEVER_WRITTEN: "There are as many sums as warps, 8, and each must be written.",
         Kind.BARRIER_MISSED: _BARRIER,
         Kind.BARRIERS_MIXED: _BARRIER,
         Kind.READ_OUTSIDE: _SMALL,

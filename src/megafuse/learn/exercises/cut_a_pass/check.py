@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from megafuse.learn.exercises import roof, tensors
+from megafuse.learn.exercises import patterns, roof, tensors
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.native import Native
 from megafuse.learn.exercises.work import Work
@@ -56,7 +56,7 @@ def check(work: Work) -> Iterator[Finding]:
 
 def _arrays(rows: int, cols: int, mean: float = 3.0) -> dict[str, Tensor]:
     x = torch.randn(rows, cols) * 2 + mean
-    return {"x": x, "out": torch.full((rows, cols), torch.nan)}
+    return {"x": x, "out": patterns.blank(rows, cols)}
 
 
 def _exact(x: Tensor) -> Tensor:
@@ -76,6 +76,11 @@ def _known(x: Tensor) -> Iterator[tuple[str, Tensor]]:
     yield "The root is forgotten: it divides by the variance.", away / (variance + 1e-5)
     yield "The mean is not subtracted.", x * (variance + 1e-5).rsqrt()
     yield "It only subtracts the mean: the division is missing.", away
+    scale, first = (variance + 1e-5).rsqrt(), x[:, :1]
+    told = "The mean is one of distances from the first element: subtract that element, too."
+    yield told, (x - (mean - first)) * scale
+    told = "The first element is subtracted, and the mean of the distances from it is not."
+    yield told, (x - first) * scale
     for around in (mean, x[:, :1], torch.zeros_like(mean)):
         squares = ((x - around) ** 2).sum(-1, keepdim=True)
         wrong = squares / (cols - 1) - (mean - around) ** 2

@@ -27,6 +27,7 @@ struct Array {
   int64_t size = 0;  // words of 4 bytes
   int number = 0;
   bool shared = false, constant = false;
+  bool fresh = false;  // of global memory: it holds nothing yet when the launch begins
   std::vector<Word> words;
   std::unordered_map<int64_t, Clock> released;  // by atomics, for those who look there next
 
@@ -55,7 +56,7 @@ struct Array {
       word.reads.clear();
       word.launch = grid.launches;
     }
-    if (shared && !writes && !word.known) grid.fail(kNeverWritten, line, number, at);
+    if ((shared || fresh) && !writes && !word.known) grid.unwritten(line, number, at, shared);
     const Stamp mine{int(t.id), t.clock[t.id], line, int(t.block), int(t.number), atomic};
     meet(word.written, mine, writes, true, at);
     if (!writes) {

@@ -49,15 +49,17 @@ extern "C" const emulator::Core* emulator_core(emulator::Report* report) {
   grid.report = report;
   return &core;
 }
-// `sizes` in words of 4 bytes; `constant` for those that the kernel only reads.
-extern "C" emulator::Array* emulator_arrays(char** data, const int64_t* sizes, const int* constant,
+// `sizes` in words of 4 bytes; `kinds`: 1 for those that the kernel only reads, 2 for those that
+// hold nothing yet.
+extern "C" emulator::Array* emulator_arrays(char** data, const int64_t* sizes, const int* kinds,
                                             int count) {
   auto* made = new emulator::Array[size_t(count)];
   for (int i = 0; i < count; ++i) {
     made[i].data = data[i];
     made[i].size = sizes[i];
     made[i].number = i;
-    made[i].constant = constant[i] != 0;
+    made[i].constant = kinds[i] == 1;
+    made[i].fresh = kinds[i] == 2;
   }
   return made;
 }

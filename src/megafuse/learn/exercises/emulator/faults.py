@@ -22,6 +22,7 @@ class Kind(IntEnum):
     SHUFFLE_MISSED = 8
     SHUFFLE_MASK = 9
     DEADLOCK = 10
+    TWO_WRITERS = 11  # a race of two writes; here alone
 
 
 # What the finding is called.
@@ -30,12 +31,13 @@ WHAT = {
     Kind.WRITTEN_OUTSIDE: "stays inside",
     Kind.MISALIGNED: "aligned",
     Kind.RACE: "no races",
-    Kind.NEVER_WRITTEN: "no races",
+    Kind.NEVER_WRITTEN: "written first",
     Kind.BARRIER_MISSED: "barriers",
     Kind.BARRIERS_MIXED: "barriers",
     Kind.SHUFFLE_MISSED: "shuffles",
     Kind.SHUFFLE_MASK: "shuffles",
     Kind.DEADLOCK: "ends",
+    Kind.TWO_WRITERS: "no races",
 }
 
 
@@ -49,6 +51,8 @@ class Fault(Stop):
 
 def stop(mistake: Any, names: Mapping[int, str], sizes: Mapping[str, int]) -> Fault:
     kind = Kind(mistake.kind)
+    if kind == Kind.RACE and mistake.writes and mistake.other_writes:
+        kind = Kind.TWO_WRITERS
     found, says = _WORDS[kind](mistake, names.get(mistake.array, "memory"), sizes)
     line = f"line {mistake.line}: " if mistake.line else ""
     return Fault(kind, line + found, says)
@@ -107,11 +111,29 @@ def _race(mistake: Any, name: str, sizes: Mapping[str, int]) -> tuple[str, str]:
     )
 
 
+def _two_writers(mistake: Any, name: str, sizes: Mapping[str, int]) -> tuple[str, str]:
+    found, _ = _race(mistake, name, sizes)
+    who = "threads" if mistake.block == mistake.other_block else "blocks"
+    return found, (
+        f"Two {who} write the same place, and which value stays is chance: that is a race. A "
+        "barrier would not help. Either each has a place of its own, and the index must tell them "
+        "apart; or one writes for all, after an `if` that picks it; or all of them add, and then "
+        "with atomicAdd."
+    )
+
+
 def _never_written(mistake: Any, name: str, sizes: Mapping[str, int]) -> tuple[str, str]:
+    if name in sizes:
+        return (
+            f"{_who(mistake)} reads {name}[{mistake.index}], which nobody has written",
+            f"{name} is for results, and begins with whatever lies there. `+=` reads before it "
+            "writes, too: collect in a variable of the thread's own, and write once, with `=`.",
+        )
     return (
-        f"{_who(mistake)} reads {name}[{mistake.index}], which no thread of its block wrote",
-        "Shared memory begins with whatever the last block left there. Either this place is never "
-        "filled, or the thread that fills it has not come so far: a __syncthreads() is missing.",
+        f"{_who(mistake)} reads {name}[{mistake.index}], which no thread of its block has written",
+        "Shared memory begins with whatever the last block left there. No barrier is missing here: "
+        "nobody fills this place. Compare the places that are filled with those that are read, and "
+        "the conditions around both.",
     )
 
 
@@ -154,10 +176,10 @@ def _shuffle_mask(mistake: Any, name: str, sizes: Mapping[str, int]) -> tuple[st
 
 def _deadlock(mistake: Any, name: str, sizes: Mapping[str, int]) -> tuple[str, str]:
     late = mistake.index
+    who = "1 thread looks" if mistake.waiting == 1 else f"{mistake.waiting} threads look"
     blocks = f"; {late} blocks have not even begun" if late else ""
     return (
-        f"{mistake.waiting} threads look at a counter that nobody changes any more, "
-        f"{mistake.ended} have ended{blocks}",
+        f"{who} at a counter that nobody changes any more, {mistake.ended} have ended{blocks}",
         "That is a deadlock. Either too few arrive (each block must count itself once, and the "
         "goal must be the number of blocks), or the goal is one that was passed already, or those "
         "who should arrive wait elsewhere: for a block that runs to make room, or at a barrier.",
@@ -175,4 +197,5 @@ _WORDS = {
     Kind.SHUFFLE_MISSED: _shuffle_missed,
     Kind.SHUFFLE_MASK: _shuffle_mask,
     Kind.DEADLOCK: _deadlock,
+    Kind.TWO_WRITERS: _two_writers,
 }

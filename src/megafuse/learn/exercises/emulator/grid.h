@@ -90,8 +90,10 @@ class Grid {
     while (slots.size() < count) slots.push_back(std::make_unique<Block>());
     live_ = count;
     next_ = 0;
+    unwritten_ = Mistake();
     for (unsigned s = 0; s < count; ++s) begin(s);
     turns(count);
+    if (!failed() && unwritten_.kind != kNone) report->mistake = unwritten_;
   }
 
   Block& here() { return *slots[now->slot]; }
@@ -133,10 +135,22 @@ class Grid {
     now->fiber.leave();
   }
 
+  // A place was read that nobody has written. If another thread writes it unordered, that is a race
+  // and told as one; what is left at the end was never filled.
+  void unwritten(int line, int array, int64_t index, bool shared) {
+    if (unwritten_.kind != kNone) return;
+    Mistake& m = unwritten_;
+    m.kind = kNeverWritten, m.line = line, m.array = array, m.index = index;
+    m.block = now->block, m.thread = now->number;
+    ends_with_block_ = shared;
+  }
+
   // Ends the launch; a thread of a GPU has no way back from here either.
   void fail(Kind kind, int line, int array = 0, int64_t index = 0) {
     Mistake& m = report->mistake;
-    if (m.kind == kNone) {
+    if (m.kind == kNone && unwritten_.kind != kNone && kind != kRace) {
+      m = unwritten_;  // what was read there led to this
+    } else if (m.kind == kNone) {
       m.kind = kind;
       m.line = line;
       m.array = array;
@@ -231,11 +245,16 @@ class Grid {
       if (failed()) return;
       if (t.state == State::kDone) {
         ++changes_;
-        if (--block.left == 0) count(block);
+        if (--block.left == 0) end(block);
       }
     }
     for (Warp& warp : block.warps) meet(block, warp);
     meet(block);
+  }
+
+  void end(Block& block) {
+    count(block);
+    if (unwritten_.kind != kNone && ends_with_block_) report->mistake = unwritten_;
   }
 
   // Shuffles: all lanes of the mask are there.
@@ -394,6 +413,8 @@ class Grid {
   void* argument_ = nullptr;
   unsigned blocks_ = 0, size_ = 0, live_ = 0, next_ = 0;
   uint64_t changes_ = 0;
+  Mistake unwritten_ = Mistake();
+  bool ends_with_block_ = false;  // what it is about is shared memory
 };
 
 static Grid grid;

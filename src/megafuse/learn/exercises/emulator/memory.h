@@ -4,8 +4,8 @@
 //   Shared<float, 32>  __shared__ float name[32]; emulated.py writes it where the learner wrote
 //   that
 //
-// An access outside an array, one that is not aligned, a race, and a read of shared memory that
-// nobody wrote end the run. What a warp's lanes touch together is counted (grid.h).
+// An access outside an array, one that is not aligned, a race, and a read of what nobody wrote end
+// the run. What a warp's lanes touch together is counted (grid.h).
 #pragma once
 
 #include <string.h>

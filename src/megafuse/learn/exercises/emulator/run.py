@@ -171,14 +171,14 @@ class Emulated:
             raise ValueError(f"{self.kernel.name} takes {len(letters)} arrays, not {len(tensors)}")
         data = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
         sizes = (ctypes.c_longlong * len(tensors))(*(t.numel() for t in tensors))
-        constant = (ctypes.c_int * len(tensors))(*(letter == "I" for letter in letters))
+        kinds = (ctypes.c_int * len(tensors))(*map(_kind, letters, tensors))
         shape = (ctypes.c_uint * 4)(*_two(launch.grid), *_two(launch.block))
         numbers = (ctypes.c_longlong * max(len(launch.numbers), 1))(*launch.numbers)
         reals = (ctypes.c_float * max(len(launch.reals), 1))(*launch.reals)
         report = self._report()
         loaded, core = self._loaded(), _core()
         table = core.emulator_core(ctypes.byref(report))
-        made = core.emulator_arrays(data, sizes, constant, len(tensors))
+        made = core.emulator_arrays(data, sizes, kinds, len(tensors))
         each = (ctypes.c_void_p * len(tensors))(
             *(core.emulator_array(made, i) for i in range(len(tensors)))
         )
@@ -241,6 +241,11 @@ def _part(path: Path) -> str:
     text = re.sub(r'(?m)^#include "\w+\.h"$', "", path.read_text(encoding="utf-8"))
     text = text.replace("#pragma once", "")
     return f'#line 1 "{path.name}"\n{text}\n'
+
+
+def _kind(letter: str, tensor: Tensor) -> int:
+    """As core.cpp has them: 1 is only read, 2 holds nothing yet (nan everywhere)."""
+    return 1 if letter == "I" else 2 if bool(tensor.isnan().all()) else 0
 
 
 def _two(sizes: tuple[int, ...]) -> tuple[int, int]:

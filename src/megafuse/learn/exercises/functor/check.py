@@ -92,6 +92,9 @@ def _known(x: Tensor) -> Iterator[tuple[str, Tensor]]:
     yield "The product with x is missing: that is the sigmoid alone.", inner.sigmoid()
     yield "The sigmoid is missing: that is x * (scale * x + shift).", x * inner
     yield "That is x * tanh(scale * x + shift): the gate is a sigmoid.", x * inner.tanh()
+    yield "The shift is subtracted: it is added.", separate(x, _SCALE, -_SHIFT)
+    told = "The shift is multiplied too: that is scale * (x + shift) in the sigmoid."
+    yield told, separate(x, _SCALE, _SCALE * _SHIFT)
     swapped = separate(x, _SHIFT, _SCALE)
     yield "scale and shift have changed places: scale comes first, scalars[0].", swapped
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from megafuse.learn.exercises import cuda
@@ -60,17 +61,32 @@ def _goal(size: Size) -> int:
     return tiles * 2 * 16 * 16 * 4 + 8 * rows * outs
 
 
+def _tiles(x: Tensor, weight: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(x.split(16, -1), weight.split(16, -1), strict=True)
+
+
 def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     x, weight, bias = (arrays[name].double() for name in ("x", "weight", "bias"))
     product = x @ weight.t()
     yield "out", "The bias is left out.", product.relu()
     yield "out", "The ReLU is left out.", product + bias
     yield "out", "The bias was added after the ReLU.", product.relu() + bias
+    if len(x) <= len(bias):
+        told = "The bias was taken by row, bias[r]: each output has its own, bias[o]."
+        yield "out", told, (product + bias[: len(x), None]).relu()
+    if weight.shape[0] == weight.shape[1]:
+        told = "weight was read by column, weight[i][o]: its rows are the outputs, weight[o][i]."
+        yield "out", told, (x @ weight + bias).relu()
+    short = [a[:, :15] @ b[:, :15].t() for a, b in _tiles(x, weight)]
+    told = "The last of the 16 products of a tile is missing: k goes up to 15."
+    yield "out", told, (torch.stack(short).sum(0) + bias).relu()
     if len(x) == len(weight):
         same = (x * weight).sum(-1)[:, None] + bias
         yield "out", "Row y of weight was taken where row x belongs: ws[tx][k].", same.relu()
-    tiles = [a @ b.t() for a, b in zip(x.split(16, -1), weight.split(16, -1), strict=True)]
+    tiles = [a @ b.t() for a, b in _tiles(x, weight)]
     if len(tiles) > 1:
+        told = "Only the first tile's product is there: the loop goes over all of them, up to ins."
+        yield "out", told, (tiles[0] + bias).relu()
         yield (
             "out",
             "Only the last tile's product is there: sum begins anew.",
@@ -105,7 +121,7 @@ TASK = Task(
     known=_known,
     means={
         Kind.RACE: _EARLY,
-        Kind.NEVER_WRITTEN: _EARLY + " " + _BOUNDS,
+        Kind.NEVER_WRITTEN: _BOUNDS,
         Kind.READ_OUTSIDE: _BOUNDS,
         Kind.WRITTEN_OUTSIDE: _BOUNDS,
         Kind.BARRIER_MISSED: _BOUNDS,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+from torch import Tensor
+
 from megafuse.learn.exercises import cuda
 from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
 from megafuse.learn.exercises.emulator.faults import Kind
@@ -45,13 +48,24 @@ _BOUNDS = (
 _RACE = (
     "A thread whose column lies behind the end of its row lands in the next row, where another "
     "thread works: c < cols must be asked too, not only r < rows. Or two blocks have the same "
-    "elements."
+    "elements: blockIdx.x or blockIdx.y does not count for the row or the column."
 )
 _APART = (
     "Right, and slow: threadIdx.x is the one that changes from lane to lane of a warp. Where it "
     "counts rows, the 32 lanes touch 32 rows, a sector each; where it counts columns, they touch "
     "neighbours, 4 sectors together. x goes along the row."
 )
+
+
+def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
+    x, bias = arrays["x"].double(), arrays["bias"].double()
+    if x.shape[0] <= len(bias):
+        by_row = x + bias[: x.shape[0], None]
+        yield "out", "The bias was taken by row, bias[r]: each column has its own, bias[c].", by_row
+    at = torch.arange(x.numel(), device=x.device)
+    down = x + bias[at // x.shape[0]].reshape(x.shape)
+    yield "out", f"The matrix was walked down its columns, at c * rows + r. {_ROWS}", down
+
 
 TASK = Task(
     kernel=Kernel("add_bias", "IIOii"),
@@ -69,7 +83,8 @@ TASK = Task(
     operations=lambda size: size[0] * size[1],
     limits=(cuda.moved(lambda size: 12 * size[0] * size[1], _APART),),
     tolerance=1e-6,
-    means={Kind.RACE: _RACE, Kind.READ_OUTSIDE: _BOUNDS, Kind.WRITTEN_OUTSIDE: _BOUNDS},
+    known=_known,
+    means={Kind.TWO_WRITERS: _RACE, Kind.READ_OUTSIDE: _BOUNDS, Kind.WRITTEN_OUTSIDE: _BOUNDS},
 )
 
 

@@ -65,6 +65,30 @@ _LOOKS = (
         "There is no `if` in grid_barrier: every thread of a block adds to the counter, and one "
         "block counts as 64.",
     ),
+    Look(
+        lambda source: re.search(r"\bwhile\b|\bfor\b", _body(source)) is None,
+        "Nobody waits in grid_barrier: looking once is not enough, it takes a loop.",
+    ),
+    Look(
+        lambda source: re.search(r"atomic\w+\s*\(\s*arrived\s*,\s*1", _body(source)) is None,
+        "Nobody is counted: no thread adds 1 to `arrived`.",
+    ),
+    Look.having(
+        r"while\s*\([^;{]*atomicAdd\(\s*arrived\s*,\s*1",
+        "The loop counts: each look adds 1, and a block that looks twice counts as two.",
+    ),
+    Look.having(
+        r"atomicAdd\(\s*arrived\s*,\s*1u?\s*\)\s*;[^}]*__threadfence\s*\(",
+        "The fence comes after the count: the mark may arrive before what the block wrote.",
+    ),
+    Look.having(
+        r"while\s*\([^;{]*[<!]=?\s*blockDim",
+        "It waits for blockDim.x arrivals, the threads of a block: the goal is gridDim.x.",
+    ),
+    Look.having(
+        r"while\s*\([^;{]*<=\s*gridDim",
+        "It waits while there are gridDim.x arrivals or fewer: one more than there are blocks.",
+    ),
     Look.having(
         r"while\s*\([^;{]*<\s*gridDim\.x\s*-\s*1",
         "It waits for gridDim.x - 1 arrivals: one block too few.",

@@ -26,7 +26,7 @@ extern "C" __global__ void normalise(Input x, Output out, Output sums,
   sum = warp_sum(sum);
   if (t % 32 == 0) halves[t / 32] = sum;
   __syncthreads();
-  if (t == 0) sums[blockIdx.x] = halves[0] + halves[1];
+  if (t == 63) sums[blockIdx.x] = halves[0] + halves[1];
 
   grid_barrier(arrived);
 

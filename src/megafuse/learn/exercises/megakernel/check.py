@@ -66,6 +66,9 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     yield "y", "The ReLU of the first layer is left out.", w2 @ (w1 @ x + b1) + b2
     yield "y", "b1, the bias of the first layer, is left out.", w2 @ (w1 @ x).relu() + b2
     yield "y", "b2, the bias of the second layer, is left out.", w2 @ h
+    if len(x) >= w2.shape[1]:
+        told = "The second layer was given x: it takes h."
+        yield "y", told, w2 @ x[: w2.shape[1]] + b2
     yield "y", "There is a ReLU after the second layer, too: it has none.", (w2 @ h + b2).relu()
 
 
@@ -119,6 +122,12 @@ TASK = Task(
     looks=_LOOKS,
     means={
         Kind.RACE: _BETWEEN,
+        Kind.TWO_WRITERS: (
+            "Two warps have the same row, or all 32 lanes write it: warp number `warp` takes rows "
+            "warp, warp + warps, …, where warps counts those of the whole grid, and lane 0 writes."
+        ),
+        Kind.READ_OUTSIDE: "Row j of w1 is `ins` floats long, row o of w2 is `hidden` floats long.",
+        Kind.SHUFFLE_MISSED: "All 32 lanes of the warp call dot(), and lane 0 writes.",
         Kind.DEADLOCK: _EVERYONE,
         Kind.BARRIER_MISSED: _EVERYONE,
         Kind.BARRIERS_MIXED: _EVERYONE,

@@ -56,6 +56,13 @@ _PASSES = (
 )
 
 
+def _own(values: Tensor) -> Tensor:
+    """What each lane alone would take for the row's mean."""
+    cols = values.shape[1]
+    lanes = F.pad(values, (0, -cols % 32)).reshape(len(values), -1, 32)
+    return (lanes.sum(1) / cols).repeat(1, lanes.shape[1])[:, :cols]
+
+
 def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     grad, x, weight, mean, rstd = (
         arrays[name].double() for name in ("grad", "x", "weight", "mean", "rstd")
@@ -67,6 +74,24 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     yield "dx", "mean(g) is left out: x moves the row's mean, too.", rstd * (g - h * mgh)
     yield "dx", "h * mean(g * h) is left out: x moves the row's variance, too.", rstd * (g - mg)
     yield "dx", "The factor rstd is left out.", g - mg - h * mgh
+    cols = x.shape[1]
+    yield "dx", "The sum of g is not divided by cols.", rstd * (g - cols * mg - h * mgh)
+    yield "dx", "The sum of g * h is not divided by cols.", rstd * (g - mg - h * cols * mgh)
+    both = rstd * (g - cols * mg - h * cols * mgh)
+    yield "dx", "The sums of g and of g * h are not divided by cols.", both
+    yield "dx", "h * mean(g * h) is added: it is subtracted.", rstd * (g - mg + h * mgh)
+    yield "dx", "mean(g) is added: it is subtracted.", rstd * (g + mg - h * mgh)
+    told = "The second mean is of g, too: it is the mean of g * h."
+    yield "dx", told, rstd * (g - mg - h * mg)
+    bare = x - mean
+    told = "h is x - mean without the factor rstd."
+    yield "dx", told, rstd * (g - mg - bare * (g * bare).mean(-1, keepdim=True))
+    yield "dweight", told, (grad * bare).sum(0)
+    for own_g, own_gh in ((True, True), (True, False), (False, True)):
+        first = _own(g) if own_g else mg
+        second = _own(g * h) if own_gh else mgh
+        told = "A lane's own sum was taken for the row's: warp_sum brings the 32 together."
+        yield "dx", told, rstd * (g - first - h * second)
     yield "dweight", "That sums grad * x: it should be grad * h.", (grad * x).sum(0)
     yield "dweight", "That sums g * h: the weight belongs into dx alone.", (g * h).sum(0)
 
@@ -89,6 +114,7 @@ TASK = Task(
     known=_known,
     means={
         Kind.RACE: _ROWS,
+        Kind.TWO_WRITERS: _ROWS,
         Kind.SHUFFLE_MISSED: "All lanes meet, also those whose part of the row has ended.",
     },
 )

@@ -58,6 +58,12 @@ _PASSES = (
 )
 
 
+def _norm(s: Tensor, mean: Tensor, subtracted: Tensor | None = None) -> Tensor:
+    """With another mean than its own."""
+    variance = (s - mean).square().mean(-1, keepdim=True)
+    return (s - (mean if subtracted is None else subtracted)) * (variance + _EPS).rsqrt()
+
+
 def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     x, residual, weight, bias = (
         arrays[name].double() for name in ("x", "residual", "weight", "bias")
@@ -71,6 +77,28 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     yield "out", "The variance was divided by cols - 1.", wrong
     yield "out", "The bias is left out.", norm * weight
     yield "out", "The weight is left out.", norm + bias
+    yield "out", "The mean is not divided by cols.", _norm(s, s.sum(-1, True)) * weight + bias
+    yield (
+        "out",
+        "The mean is not subtracted in the result.",
+        _norm(s, mean, 0 * mean) * weight + bias,
+    )
+    scale = (s.var(-1, correction=0, keepdim=True) + _EPS).sqrt()
+    told = "It was multiplied by the root of the variance, not divided: rsqrtf is 1 / sqrt."
+    yield "out", told, (s - mean) * scale * weight + bias
+    told = "The root is left out."
+    yield "out", told, (s - mean) / scale**2 * weight + bias
+    lanes = F.pad(s, (0, -s.shape[1] % 32)).reshape(len(s), -1, 32)
+    own = (lanes.sum(1) / s.shape[1]).repeat(1, lanes.shape[1])[:, : s.shape[1]]
+    away = (s - own).square().sum(-1, True) / s.shape[1]
+    told = "Every lane subtracted its own mean: warp_sum brings the lanes' sums together."
+    yield "out", told, (s - own) * (away + _EPS).rsqrt() * weight + bias
+    squares = F.pad((s - mean).square(), (0, -s.shape[1] % 32)).reshape(lanes.shape).sum(1)
+    own = (squares / s.shape[1]).repeat(1, lanes.shape[1])[:, : s.shape[1]]
+    told = "Every lane divided by its own variance: warp_sum brings the lanes' squares together."
+    yield "out", told, (s - mean) * (own + _EPS).rsqrt() * weight + bias
+    told = "The bias was taken by row, bias[row]."
+    yield "out", told, norm * weight + bias[: len(s), None]
     by_row = weight[: len(s), None]
     yield "out", "The weight was taken by row, weight[row].", norm * by_row + bias
 

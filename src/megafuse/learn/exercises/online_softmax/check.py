@@ -69,6 +69,24 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     told = "A lane's sum stayed as it was when a larger x came: it is not multiplied."
     yield "out", told, result((unmended * torch.exp(m - largest)).sum(-1, keepdim=True))
     yield "out", "The division by the sum is missing.", result(torch.ones_like(met))
+    told = "The row's largest is not subtracted where the result is written: exp(x - m)."
+    yield "out", told, torch.exp(x) / met
+    # Pairs that meet in five rounds, wrongly.
+    low, sums, down = m.clone(), s.clone(), (m.clone(), s.clone())
+    lane = torch.arange(32, device=x.device)
+    for d in (16, 8, 4, 2, 1):
+        other, theirs = low[:, lane ^ d], sums[:, lane ^ d]
+        low = torch.maximum(low, other)
+        sums = sums + theirs * torch.exp(other - low)
+        from_lane = torch.where(lane + d < 32, lane + d, lane)
+        om, os = down[0][:, from_lane], down[1][:, from_lane]
+        both = torch.maximum(down[0], om)
+        down = both, down[1] * torch.exp(down[0] - both) + os * torch.exp(om - both)
+    wide = [each.repeat(1, -(-cols // 32))[:, :cols] for each in (sums, *down)]
+    told = "Where pairs meet, m was changed before s was corrected by it: m - m is 0."
+    yield "out", told, result(wide[0])
+    told = "With __shfl_down_sync only lane 0 gets the row's pair; with __shfl_xor_sync all do."
+    yield "out", told, torch.exp(x - wide[1]) / wide[2]
 
 
 TASK = Task(

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 import torch
 from torch import Tensor
 
-from megafuse.learn.exercises import roof, tensors
+from megafuse.learn.exercises import patterns, roof, tensors
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.native import Counts, Native
 from megafuse.learn.exercises.work import Work
@@ -23,7 +23,7 @@ def check(work: Work) -> Iterator[Finding]:
     yield from _variance(native)
     moved = yield from _softmax(native)
     n = 1 << 22
-    x, out = torch.randn(n) * 100, torch.full((n,), torch.nan)
+    x, out = torch.randn(n) * 100, patterns.blank(n)
     native.plain({"x": x, "out": out}, (n, _SOFTMAX))
     yield _shares("at full speed", x, out, _OVERFLOWS)
     call = lambda: native.plain({"x": x, "out": out}, (n, _SOFTMAX))  # noqa: E731
@@ -37,7 +37,7 @@ def check(work: Work) -> Iterator[Finding]:
 
 def _variance(native: Native) -> Iterator[Finding]:
     for what, mean, says in (("variance", 0.5, _DIVIDE), ("around 10,000", 1e4, _CANCELS)):
-        x, out = torch.randn(_N) * 1.5 + mean, torch.full((1,), torch.nan)
+        x, out = torch.randn(_N) * 1.5 + mean, patterns.blank(1)
         counts = native.counted({"x": x, "out": out}, (_N, _VARIANCE))
         exact = x.double().var(correction=0).reshape(1)
         yield tensors.close(what, out, exact, torch.float32, 0.01, says)
@@ -55,7 +55,7 @@ def _softmax(native: Native) -> Generator[Finding, None, float]:
         ("masked", masked, _MASKED),
     )
     for what, x, says in cases:
-        out = torch.full_like(x, torch.nan)
+        out = patterns.blank(*x.shape)
         counts = native.counted({"x": x, "out": out}, (_N, _SOFTMAX))
         yield _shares(what, x, out, says)
     yield _reads("reads", counts, 2)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from megafuse.learn.exercises import cuda
 from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
@@ -21,8 +24,7 @@ def _make(size: Size, device: str) -> Arrays:
 
 
 def _exact(arrays: Arrays) -> Arrays:
-    weights = torch.tensor(_WEIGHTS, dtype=torch.float64, device=arrays["rgb"].device)
-    return {"grey": arrays["rgb"].double() @ weights}
+    return {"grey": _grey(arrays["rgb"].double())}
 
 
 _PIXEL = (
@@ -45,6 +47,39 @@ _APART = (
     "there."
 )
 _SMALL = "128 pixels of a block are 384 floats: that is how long the shared array must be."
+_UNFILLED = (
+    "A float that is read was never fetched. All 384 floats of a block are fetched, in three "
+    "rounds of 128, as far as there are any: that is bounded by 3 * n, not by n. And a thread "
+    "whose pixel i is not below n must not compute."
+)
+
+
+def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
+    rgb = arrays["rgb"].double()
+    flat = rgb.flatten()
+    n = len(rgb)
+    if n > 128:  # three floats a pixel, but blocks that begin 128 floats apart
+        at = torch.arange(n, device=rgb.device)
+        first = 128 * (at // 128) + 3 * (at % 128)
+        yield (
+            "grey",
+            f"Each block began 128 floats after the last, not 384. {_PIXEL}",
+            _grey(torch.stack([flat[first + k] for k in range(3)], -1)),
+        )
+        return
+    planes = flat[: 3 * n].reshape(3, n).t()
+    yield "grey", "Red, green and blue were taken 128 apart: they lie side by side.", _grey(planes)
+    along = F.pad(flat, (0, 2)).unfold(0, 3, 1)[:n]
+    yield "grey", "Pixel t was taken from float t on: it begins at 3 * t.", _grey(along)
+    for order in itertools.permutations(range(3)):
+        if order != (0, 1, 2):
+            told = "The weights belong to other colours: 0.3 red, 0.6 green, 0.1 blue."
+            yield "grey", told, _grey(rgb[:, list(order)])
+
+
+def _grey(rgb: Tensor) -> Tensor:
+    return rgb @ torch.tensor(_WEIGHTS, dtype=torch.float64, device=rgb.device)
+
 
 TASK = Task(
     kernel=Kernel("grey", "IOi"),
@@ -63,9 +98,10 @@ TASK = Task(
         cuda.moved(lambda size: 16 * size[0], _APART),
         cuda.banks("Threads of a warp want several words of the same bank.", 2.0),
     ),
+    known=_known,
     means={
         Kind.RACE: _EARLY,
-        Kind.NEVER_WRITTEN: _EARLY,
+        Kind.NEVER_WRITTEN: _UNFILLED,
         Kind.READ_OUTSIDE: _BOUNDS + " " + _SMALL,
         Kind.WRITTEN_OUTSIDE: _BOUNDS,
         Kind.BARRIER_MISSED: "A thread without a pixel may still have floats to fetch for others.",

@@ -49,6 +49,12 @@ _CONFLICT = (
 )
 
 
+_SAME_TILE = (
+    "Two blocks write the same tile. The blocks change places, too: tile (blockIdx.y, blockIdx.x) "
+    "of x becomes tile (blockIdx.x, blockIdx.y) of out, and a row of out is `rows` long."
+)
+
+
 def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     x = arrays["x"].double()
     if x.shape == (32, 32):
@@ -76,7 +82,8 @@ TASK = Task(
     known=_known,
     means={
         Kind.RACE: _EARLY,
-        Kind.NEVER_WRITTEN: _EARLY,
+        Kind.TWO_WRITERS: _SAME_TILE,
+        Kind.NEVER_WRITTEN: _BOUNDS,
         Kind.READ_OUTSIDE: _BOUNDS,
         Kind.WRITTEN_OUTSIDE: _BOUNDS,
     },

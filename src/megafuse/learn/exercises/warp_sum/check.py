@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -46,10 +47,26 @@ _APART = (
 )
 
 
+_OWN = (
+    "Twice the sum: with d = 32 there is no lane l + 32, and a lane gets its own value back. The "
+    "first round is d = 16."
+)
+
+
 def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     x = arrays["x"].double()
     lanes = F.pad(x, (0, -x.shape[1] % 32)).reshape(len(x), -1, 32).sum(1)
     yield "out", "That is lane 0's own sum: the lanes have not met.", lanes[:, 0]
+    yield "out", _OWN, 2 * x.sum(-1)
+    up, last = lanes.clone(), lanes.clone()
+    for d in (16, 8, 4, 2, 1):
+        up = up + torch.cat([up[:, :d], up[:, :-d]], 1)
+        last = last + torch.cat([last[:, d:], last[:, -d:]], 1)
+    yield "out", "With __shfl_up_sync lane l takes what lane l - d has: lane 0 gets none.", up[:, 0]
+    told = "Lane 31 writes, but with __shfl_down_sync it is lane 0 that has the sum."
+    yield "out", told, last[:, 31]
+    told = "`=` in place of `+=`: what the lane had is lost in every round."
+    yield "out", told, lanes[:, 31]
     for missing in (16, 8, 4, 2, 1):
         away = [d for d in (16, 8, 4, 2, 1) if d != missing]
         sums = lanes.clone()
@@ -76,7 +93,7 @@ TASK = Task(
     limits=(cuda.moved(lambda size: 4 * size[0] * size[1] + 32 * size[0], _APART),),
     tolerance=1e-4,
     known=_known,
-    means={Kind.SHUFFLE_MISSED: _AWAY, Kind.RACE: "Only one lane may write a row's sum."},
+    means={Kind.SHUFFLE_MISSED: _AWAY, Kind.TWO_WRITERS: "Only one lane may write a row's sum."},
 )
 
 

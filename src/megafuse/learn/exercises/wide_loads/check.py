@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from megafuse.learn.exercises import cuda
-from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Look, Size, Task
 from megafuse.learn.exercises.emulator.faults import Kind
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.work import Work
@@ -49,6 +49,13 @@ _NARROW = (
 def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     x = arrays["x"].double()
     right = _exact(arrays)["out"]
+    whole = len(x) // 4 * 4
+    yield "out", "The end was not multiplied.", torch.cat([right[:whole], x[whole:]])
+    group = torch.arange(len(x), device=x.device) % 4
+    for k, name in enumerate("xyzw"):
+        alone = torch.where(group == k, right, x)
+        alone[whole:] = right[whole:]
+        yield "out", f"Only v.{name} is multiplied: all four of them must be.", alone
     for k, name in enumerate("xyzw"):
         wrong = right.clone()
         wrong[k : len(x) // 4 * 4 : 4] = x[k : len(x) // 4 * 4 : 4]
@@ -79,11 +86,20 @@ TASK = Task(
     ),
     tolerance=1e-6,
     known=_known,
+    looks=(
+        Look.having(
+            r"float4\s*\*\s*>?\s*\)?\s*\(?\s*\w+\s*\)?\s*\[\s*4\s*\*",
+            "As float4*, [i] is the i-th group of four already: [4 * i] is four times too far.",
+        ),
+    ),
     means={
         Kind.READ_OUTSIDE: _END,
         Kind.WRITTEN_OUTSIDE: _END,
         Kind.MISALIGNED: _ALIGNED,
-        Kind.RACE: "Several threads write the end: give it to one, or to one thread a float.",
+        Kind.TWO_WRITERS: (
+            "The end begins at float n / 4 * 4, where the whole groups end, and is given to one "
+            "thread, or to one thread a float."
+        ),
     },
 )
 
