@@ -165,6 +165,14 @@ OTHERS = {
         set(),
         inputs=lambda: pictures(),
     ),
+    "Swin (windows)": Family(
+        "SwinForImageClassification",
+        "SwinConfig",
+        {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [2], "num_heads": [2]}
+        | {"window_size": 4, "drop_path_rate": 0.0},
+        set(),
+        inputs=lambda: pictures(),
+    ),
     "BART (encoder and decoder)": Family(
         "BartForConditionalGeneration",
         "BartConfig",

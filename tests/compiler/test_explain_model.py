@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import UnsupportedOperatorException
 from torch.nn import functional as F
 
 import megafuse as mf
 from compiler.blocks import WIDTH, Block
 from compiler.placed import here
+from megafuse.compiler import recorded
 from megafuse.runtime import cpp, generated
 
 pytestmark = [
@@ -133,6 +138,69 @@ def test_graph_breaks_say_why_and_where() -> None:
     said = str(found)
     assert "graph 1 ends in a graph break" in said
     assert max(map(len, said.splitlines())) <= 80
+
+
+class Locked(nn.Module):
+    """As models of transformers: prepares itself under a lock before its first operation."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        super().__init__()
+        self.inner, self.lock, self.ready = Block(), lock, False
+
+    def prepare(self) -> None:
+        with self.lock:
+            self.ready = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.ready:
+            self.prepare()
+        out: Tensor = self.inner(x)
+        return out
+
+
+def test_a_break_before_the_first_graph() -> None:
+    """It ends no graph, so none of them says so."""
+    model = mf.optimize(nn.Sequential(Locked(threading.Lock())))
+    x = torch.randn(ROWS, WIDTH)
+    with torch.no_grad():
+        model(x)
+    found = mf.explain(model)
+    assert not any(graph.ends_in for graph in found.graphs)
+    (ends,) = found.breaks
+    assert "lock" in ends.reason
+    assert (ends.file, ends.text) == (__file__, "with self.lock:")
+    said = str(found)
+    assert "1 break," in said
+    assert "a graph break, before or between graphs: Unsupported context manager" in said
+    assert max(len(line) for line in said.splitlines() if __file__ not in line) <= 80
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Block(), Block()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.second(self.first(x))
+        return out
+
+
+def test_a_graph_that_aot_autograd_cannot_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo then runs the function in Python, and captures what it calls."""
+    usual = recorded.watched
+
+    def watched(module: torch.fx.GraphModule, *rest: Any) -> Any:
+        if len(module.graph.find_nodes(op="call_function", target=F.gelu)) > 1:
+            raise UnsupportedOperatorException(torch.ops.aten.nonzero.default)
+        return usual(module, *rest)
+
+    monkeypatch.setattr(recorded, "watched", watched)
+    with torch.no_grad():
+        found = mf.explain(Pair(), torch.randn(ROWS, WIDTH))
+    assert len(found.graphs) == 1  # of one block, which both run
+    (ends,) = found.breaks
+    assert "failed with aten.nonzero.default" in ends.reason
+    assert ends.file == __file__
 
 
 def test_an_optimized_model_tells_of_its_calls() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import linecache
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +19,10 @@ from megafuse.compiler.compile import Compiled, NotFused
 from megafuse.compiler.eager import Traffic
 from megafuse.compiler.eager_graph import unfused
 from megafuse.compiler.explain import Pass, Step, pass_of, symbols_in
+from megafuse.compiler.given_up import short, told
 from megafuse.compiler.labels import forward_labels
 from megafuse.compiler.optimize import Optimized, check, optimized
-from megafuse.compiler.recorded import Recorded
+from megafuse.compiler.recorded import Recorded, Recorder
 
 _TITLES = {"model": "inference"}  # what the backend calls a program, and what people call it
 
@@ -75,6 +77,7 @@ class ModelExplanation:
 
     model: str
     graphs: tuple[GraphExplanation, ...]
+    given_up: tuple[Break, ...] = ()  # those at which no graph ends
 
     @property
     def passes(self) -> tuple[Pass, ...]:
@@ -94,7 +97,8 @@ class ModelExplanation:
 
     @property
     def breaks(self) -> tuple[Break, ...]:
-        return tuple(graph.ends_in for graph in self.graphs if graph.ends_in is not None)
+        ends = (graph.ends_in for graph in self.graphs if graph.ends_in is not None)
+        return (*ends, *self.given_up)
 
     def __str__(self) -> str:
         from megafuse.compiler.explained_model import text
@@ -116,9 +120,8 @@ def explain(model: nn.Module, *args: Any, **kwargs: Any) -> ModelExplanation:
             f"This {type(model).__name__} is not optimized. Call megafuse.optimize(model), "
             "or explain a call: megafuse.explain(model, x)."
         )
-    return ModelExplanation(
-        type(model).__name__, tuple(_graph(graph) for graph in found.recorder.graphs)
-    )
+    graphs = tuple(_graph(graph) for graph in found.recorder.graphs)
+    return ModelExplanation(type(model).__name__, graphs, _given_up(found.recorder))
 
 
 def layer_of(path: str) -> str:
@@ -165,6 +168,17 @@ def _break(module: torch.fx.GraphModule) -> Break | None:
         return Break(reason)
     frame: traceback.FrameSummary = why.user_stack[-1]
     return Break(reason, frame.filename, frame.lineno or 0, frame.line or "")
+
+
+def _given_up(recorder: Recorder) -> tuple[Break, ...]:
+    """Without what a graph says of its end."""
+    reasons = (getattr(graph.module, "compile_subgraph_reason", None) for graph in recorder.graphs)
+    said = {short(each.reason) for each in reasons if each is not None and each.graph_break}
+    return tuple(
+        Break(each.reason, each.file, each.line, linecache.getline(each.file, each.line).strip())
+        for each in told(recorder.given_up)
+        if each.reason not in said
+    )
 
 
 # ---- a call that leaves no traces

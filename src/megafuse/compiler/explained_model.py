@@ -21,6 +21,8 @@ def text(found: ModelExplanation) -> str:
     lines = [f"{found.model}: {graphs}, {breaks}, {_steps(found.passes)}"]
     for at, graph in enumerate(found.graphs, 1):
         lines += _graph(at, graph)
+    for each in found.given_up:
+        lines += ["", *_break("a graph break, before or between graphs", each)]
     return "\n".join(lines)
 
 
@@ -38,7 +40,7 @@ def _graph(at: int, graph: GraphExplanation) -> list[str]:
     for name, why in graph.not_fused.items():
         lines += ["", *wrapped(f"graph {at}, {name}: PyTorch runs it as it is, because {why}", 0)]
     if graph.ends_in is not None:
-        lines += ["", *_break(at, graph.ends_in)]
+        lines += ["", *_break(f"graph {at} ends in a graph break", graph.ends_in)]
     return lines
 
 
@@ -106,8 +108,8 @@ def _reasons(steps: Iterable[Step]) -> list[str]:
     return lines
 
 
-def _break(at: int, ends: Break) -> list[str]:
-    lines = wrapped(f"graph {at} ends in a graph break: {ends.reason}", 0)
+def _break(what: str, ends: Break) -> list[str]:
+    lines = wrapped(f"{what}: {ends.reason}", 0)
     if ends.file:
         lines += wrapped(f'File "{ends.file}", line {ends.line}', 4)
     if ends.text:

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from megafuse.compiler.given_up import Compilations
+from megafuse.compiler.hard_sizes import constant_while_tracing
 from megafuse.compiler.said_once import say_while_tracing
 from megafuse.compiler.spread import has_dtensors
 
@@ -144,12 +146,14 @@ class Optimized:
         return found(*args, **kwargs)
 
     def _through_dynamo(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        revert, revert_saying = self.change_dynamo(), say_while_tracing()
+        compilations = Compilations()
+        changes = (self.change_dynamo(), say_while_tracing(), constant_while_tracing())
         try:
             return self.run(*args, **kwargs)
         finally:
-            revert_saying()
-            revert()
+            for revert in reversed(changes):
+                revert()
+            self.recorder.given_up += compilations.given_up(self.model, __file__)
             self.checks.guards_ran()
             self.checks.methods.settle()
 

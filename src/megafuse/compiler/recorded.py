@@ -13,6 +13,7 @@ from torch import nn
 
 from megafuse.compiler.backend import watched
 from megafuse.compiler.compile import Compiled, NotFused
+from megafuse.compiler.given_up import GivenUp
 from megafuse.compiler.recordable import most
 from megafuse.compiler.replayed import Replays
 
@@ -45,6 +46,7 @@ class Recorder:
         self.model = weakref.ref(model)
         self.runs, self.most = runs, most(graphs)
         self.graphs: list[Recorded] = []
+        self.given_up: list[GivenUp] = []
 
     def __call__(
         self, module: torch.fx.GraphModule, example_inputs: Sequence[Any]
