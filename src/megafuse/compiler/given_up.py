@@ -34,9 +34,10 @@ class Compilations:
     def __init__(self) -> None:
         from torch._dynamo import utils
 
+        # In a torch that has them under other names, breaks without a graph are not listed.
         self._lists: tuple[Sequence[Any], ...] = (
-            utils.graph_break_reasons,
-            utils._compilation_metrics,
+            getattr(utils, "graph_break_reasons", ()),
+            getattr(utils, "_compilation_metrics", ()),
         )
         self._last = [each[-1] if each else None for each in self._lists]
 

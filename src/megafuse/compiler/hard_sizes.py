@@ -25,6 +25,8 @@ def constant_while_tracing() -> Callable[[], None]:
     from torch.fx.experimental import symbolic_shapes
 
     environment: Any = symbolic_shapes.ShapeEnv
+    if not all(hasattr(environment, name) for name in ("_evaluate_expr", "_suppress_guards_tls")):
+        return lambda: None  # another torch: its formulas may grow
     usual = environment._evaluate_expr
 
     def evaluate(self: Any, question: Any, *rest: Any, **how: Any) -> Any:
