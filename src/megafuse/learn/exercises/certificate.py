@@ -13,7 +13,7 @@ from megafuse.bench.report.frame import framed, part, save
 from megafuse.bench.result import Roofs
 from megafuse.learn import figures
 from megafuse.learn.exercises import climbed
-from megafuse.learn.exercises.catalog import Exercise
+from megafuse.learn.exercises.catalog import FIRST_TRY, Exercise
 from megafuse.learn.exercises.folder import Folder, State
 from megafuse.learn.explain import seconds
 from megafuse.learn.figures import Figure
@@ -29,7 +29,7 @@ class Gain:
     unit: str
     first: float
     best: float
-    against: str = "your first try"
+    against: str = FIRST_TRY
 
     @property
     def ratio(self) -> float:

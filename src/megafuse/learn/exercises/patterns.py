@@ -23,13 +23,12 @@ def told(result: Tensor, exact: Tensor, wrong: Tensor) -> str:
     never = _never(result)
     rest = wrong & ~never
     said = [f"Never written: {_places(never)}."] if never.any() else []
-    if rest.all():
-        said.append("No element is right.")
-    elif int(rest.sum()) > 0.9 * rest.numel():
-        return "Hardly any element is right."
+    few_right = int(rest.sum()) > 0.9 * rest.numel()  # as the diagonal, where rows became columns
+    if few_right:
+        said.append("No element is right." if rest.all() else "Hardly any element is right.")
     elif rest.any():
         said.append(f"Wrong: {_places(rest)}.")
-    if said and not wrong.all():
+    if said and not few_right and not wrong.all():
         said.append("The others are right.")
     if rest.any() and not never.any():
         said += filter(None, [_beside(result.double(), exact, rest)])
