@@ -5,14 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
 
-#include "emulated.h"
 #include "../../src/megafuse/learn/exercises/emulator/fiber.h"
+#include "emulated.h"
 
 namespace emulator {
 
@@ -34,6 +35,7 @@ class Block {
     copies_are_late_ = order != Order::kForward;
     while (threads_.size() < threads) threads_.push_back(std::make_unique<Thread>());
     barriers_ = {};
+    late_.clear();
     warps_.assign((threads + 31) / 32, {});
     for (unsigned i = 0; i < threads; ++i) {
       Thread& t = *threads_[i];
@@ -123,9 +125,37 @@ class Block {
     else
       std::memcpy(to, from, bytes);
   }
-  void copies_arrive() {
-    for (const Copy& each : current_->copies) std::memcpy(each.to, each.from, each.bytes);
-    current_->copies.clear();
+
+  // Barriers in shared memory: in the word itself are the threads that it waits for, those that are
+  // still to come, and how often it has passed.
+  void open(uint64_t* at, unsigned threads) { *at = uint64_t(threads) << 16 | threads; }
+  void arrive(uint64_t* at) {
+    const uint64_t threads = *at >> 16 & 0xffff;
+    if ((*at & 0xffff) == 0) return fail("more threads arrive at a barrier than it was opened for");
+    if ((--*at & 0xffff) == 0) *at = ((*at >> 32) + 1) << 32 | threads << 16 | threads;
+  }
+  void copies_arrive_at(uint64_t* at) {
+    std::vector<Copy>& mine = current_->copies;
+    if (!copies_are_late_) return arrive(at);
+    std::vector<Copy>& theirs = late_[at];
+    theirs.insert(theirs.end(), mine.begin(), mine.end());
+    theirs.push_back({});  // the thread itself
+    mine.clear();
+  }
+  // Whether the last pass of this parity was; where not, the others have their turn.
+  bool passed(uint64_t* at, unsigned parity) {
+    if (const auto found = late_.find(at); found != late_.end()) {
+      const std::vector<Copy> theirs = std::move(found->second);
+      late_.erase(found);
+      for (const Copy& each : theirs)
+        if (each.to)
+          std::memcpy(each.to, each.from, each.bytes);
+        else
+          arrive(at);
+    }
+    const bool done = (*at >> 32 & 1) != parity;
+    if (!done) current_->fiber.leave();
+    return done;
   }
 
   std::string where() const {
@@ -193,6 +223,7 @@ class Block {
   std::vector<std::unique_ptr<Thread>> threads_;
   std::array<Barrier, kBarriers> barriers_;
   std::vector<Warp> warps_;
+  std::map<uint64_t*, std::vector<Copy>> late_;  // copies that arrive when somebody waits there
   std::mt19937 random_{1};
   Entry entry_ = nullptr;
   void** params_ = nullptr;

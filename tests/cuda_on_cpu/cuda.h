@@ -94,6 +94,7 @@ inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) *
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
   return unsigned((uint64_t(high) << 32 | low) >> (by & 31));
 }
+inline int __float2int_rn(float value) { return int(lrintf(value)); }
 inline float __fmul_rn(float a, float b) {
   volatile float product = a * b;
   return product;

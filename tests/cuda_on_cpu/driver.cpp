@@ -1,6 +1,6 @@
 // libcuda.so.1 of a machine without a GPU: as much of the CUDA driver as the host runtime calls
-// (runtime/host/core/driver.h). A module is the path of a shared object. A launch runs its blocks one
-// after another; a cooperative one all at once, each in a thread of its own.
+// (runtime/host/core/driver.h). A module is the path of a shared object. A launch runs its blocks
+// one after another; a cooperative one all at once, each in a thread of its own.
 #include <dlfcn.h>
 #include <link.h>
 #include <signal.h>
@@ -160,7 +160,8 @@ std::string run_blocks(Block& block, const Launch& launch, unsigned first, unsig
       try {
         for (emulated_block.y = 0; emulated_block.y < launch.gy; ++emulated_block.y)
           for (emulated_block.x = first; emulated_block.x < end; ++emulated_block.x) {
-            if (settings.share == Share::kEdges && emulated_block.x == 1) emulated_block.x = end - 1;
+            if (settings.share == Share::kEdges && emulated_block.x == 1)
+              emulated_block.x = end - 1;
             poison(declared);
             poison(dynamic);
             block.run(launch.kernel.entry, launch.params, launch.threads, settings.order);
@@ -229,7 +230,12 @@ EXPORTED uint32_t emulated_shuffle(uint32_t mask, uint32_t value, unsigned from)
 EXPORTED void emulated_copy(void* to, const void* from, size_t bytes) {
   running->copy(to, from, bytes);
 }
-EXPORTED void emulated_copies_arrive() { running->copies_arrive(); }
+EXPORTED void emulated_open(uint64_t* at, unsigned threads) { running->open(at, threads); }
+EXPORTED void emulated_arrive(uint64_t* at) { running->arrive(at); }
+EXPORTED void emulated_copies_arrive_at(uint64_t* at) { running->copies_arrive_at(at); }
+EXPORTED unsigned emulated_passed(uint64_t* at, unsigned parity) {
+  return running->passed(at, parity);
+}
 
 // ---- for device.cpp and gpu.py
 

@@ -18,5 +18,10 @@ void emulated_barrier(unsigned number, unsigned threads);
 void emulated_whole_barrier();
 uint32_t emulated_shuffle(uint32_t mask, uint32_t value, unsigned from);
 void emulated_copy(void* to, const void* from, size_t bytes);  // arrives now or when waited for
-void emulated_copies_arrive();                                 // those of this thread
+// Barriers in shared memory (mbarrier), which pass when so many threads have arrived. A thread's
+// copies arrive at one, and with them the thread, now or when somebody waits there.
+void emulated_open(uint64_t* at, unsigned threads);
+void emulated_arrive(uint64_t* at);
+void emulated_copies_arrive_at(uint64_t* at);
+unsigned emulated_passed(uint64_t* at, unsigned parity);
 }

@@ -59,6 +59,84 @@ inline void ptx_named(const char* name, uint32_t& result, float high, float low)
   result = uint32_t(of(high)) << 16 | of(low);
 }
 
+inline void ptx_cvt_rn_bf16x2_f32(uint32_t& result, float high, float low) {
+  result = uint32_t(ptx_bf16_of(high)) << 16 | ptx_bf16_of(low);
+}
+
+// ---- tensor cores
+
+// Four matrices of 8 rows of 16 bytes: lane i tells where row i % 8 of matrix i / 8 is, and lane
+// 4 g + t gets four bytes from 4 t on of row g of each.
+inline void ptx_ldmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t& x, uint32_t& y, uint32_t& z,
+                                                         uint32_t& w, uint64_t from) {
+  const unsigned lane = emulated_thread->x % 32;
+  uint32_t found[4];
+  for (unsigned m = 0; m < 4; ++m) {
+    const uint64_t low = emulated_shuffle(0xffffffffu, uint32_t(from), 8 * m + lane / 4);
+    const uint64_t high = emulated_shuffle(0xffffffffu, uint32_t(from >> 32), 8 * m + lane / 4);
+    const uint64_t row = high << 32 | low;
+    if (row % 16) __builtin_trap();
+    memcpy(&found[m], reinterpret_cast<const char*>(row) + 4 * (lane % 4), 4);
+  }
+  x = found[0], y = found[1], z = found[2], w = found[3];
+}
+
+// A warp's 16 rows by 16 columns of a, and 16 by 8 of b. Lane 4 g + t has the rows g and g + 8 of a
+// and of the result, and column g of b; of every 8 columns of a, and rows of b, the two from 2 t
+// on; and columns 2 t and 2 t + 1 of the result.
+inline float ptx_bf16_at(uint32_t pair, int place) {
+  const uint32_t bits = place ? pair & 0xffff0000u : pair << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(float& c0, float& c1, float& c2,
+                                                                    float& c3, uint32_t a0,
+                                                                    uint32_t a1, uint32_t a2,
+                                                                    uint32_t a3, uint32_t b0,
+                                                                    uint32_t b1) {
+  const unsigned lane = emulated_thread->x % 32, g = lane / 4, t = lane % 4;
+  const uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
+  float sums[4] = {c0, c1, c2, c3};
+  for (unsigned k = 0; k < 4; ++k) {  // the lanes of a row, or of a column
+    uint32_t mine[4], theirs[2][2];
+    for (int i = 0; i < 4; ++i) mine[i] = emulated_shuffle(0xffffffffu, a[i], 4 * g + k);
+    for (unsigned column = 0; column < 2; ++column)
+      for (int i = 0; i < 2; ++i)
+        theirs[column][i] = emulated_shuffle(0xffffffffu, b[i], 4 * (2 * t + column) + k);
+    for (int i = 0; i < 4; ++i)
+      for (int half = 0; half < 2; ++half)
+        for (int place = 0; place < 2; ++place)
+          sums[i] +=
+              ptx_bf16_at(mine[2 * half + i / 2], place) * ptx_bf16_at(theirs[i % 2][half], place);
+  }
+  c0 = sums[0], c1 = sums[1], c2 = sums[2], c3 = sums[3];
+}
+
+// The same of int8, 16 rows by 32 columns of a: of every 16 columns a lane has the four from 4 t
+// on.
+inline void ptx_mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32(int& c0, int& c1, int& c2, int& c3,
+                                                                uint32_t a0, uint32_t a1,
+                                                                uint32_t a2, uint32_t a3,
+                                                                uint32_t b0, uint32_t b1) {
+  const unsigned lane = emulated_thread->x % 32, g = lane / 4, t = lane % 4;
+  const uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
+  int sums[4] = {c0, c1, c2, c3};
+  for (unsigned k = 0; k < 4; ++k) {  // the lanes of a row, or of a column
+    uint32_t mine[4], theirs[2][2];
+    for (int i = 0; i < 4; ++i) mine[i] = emulated_shuffle(0xffffffffu, a[i], 4 * g + k);
+    for (unsigned column = 0; column < 2; ++column)
+      for (int i = 0; i < 2; ++i)
+        theirs[column][i] = emulated_shuffle(0xffffffffu, b[i], 4 * (2 * t + column) + k);
+    for (int i = 0; i < 4; ++i)
+      for (int half = 0; half < 2; ++half)
+        for (int place = 0; place < 32; place += 8)
+          sums[i] += int(int8_t(mine[2 * half + i / 2] >> place)) *
+                     int(int8_t(theirs[i % 2][half] >> place));
+  }
+  c0 = sums[0], c1 = sums[1], c2 = sums[2], c3 = sums[3];
+}
+
 // ---- clocks, words that others change meanwhile, and copies
 
 inline void ptx_mov_u64__globaltimer(unsigned long long& now) {
@@ -76,13 +154,24 @@ inline void ptx_ld_relaxed_sys_global_u64(unsigned long long& value, const void*
 inline void ptx_st_relaxed_sys_global_u64(void* to, unsigned long long value) {
   __atomic_store_n(static_cast<uint64_t*>(to), uint64_t(value), __ATOMIC_RELAXED);
 }
+// Words that a block leaves for others, who look until they are there.
+inline void ptx_ld_relaxed_gpu_global_u64(unsigned long long& value, const void* from) {
+  static thread_local unsigned looks = 0;
+  if (++looks % 64 == 0) sched_yield();
+  value = __atomic_load_n(static_cast<const uint64_t*>(from), __ATOMIC_RELAXED);
+}
+inline void ptx_ld_relaxed_gpu_global_v2_u64(unsigned long long& first, unsigned long long& second,
+                                             const void* from) {
+  if (reinterpret_cast<uint64_t>(from) % 16) __builtin_trap();
+  ptx_ld_relaxed_gpu_global_u64(second, static_cast<const uint64_t*>(from) + 1);
+  ptx_ld_relaxed_gpu_global_u64(first, from);
+}
+inline void ptx_st_relaxed_gpu_global_u64(void* to, unsigned long long value) {
+  __atomic_store_n(static_cast<uint64_t*>(to), uint64_t(value), __ATOMIC_RELAXED);
+}
 inline void ptx_cp_async_cg_shared_global(uint64_t to, const void* from) {
   if (to % 16 || reinterpret_cast<uint64_t>(from) % 16) __builtin_trap();
   emulated_copy(reinterpret_cast<void*>(to), from, 16);
-}
-inline void ptx_cp_async_ca_shared_global(uint64_t to, const void* from) {
-  if (to % 8 || reinterpret_cast<uint64_t>(from) % 8) __builtin_trap();
-  emulated_copy(reinterpret_cast<void*>(to), from, 8);
 }
 inline void ptx_ld_shared_v4_u32(uint32_t& x, uint32_t& y, uint32_t& z, uint32_t& w,
                                  uint64_t from) {
@@ -90,17 +179,23 @@ inline void ptx_ld_shared_v4_u32(uint32_t& x, uint32_t& y, uint32_t& z, uint32_t
   const uint32_t* const four = reinterpret_cast<const uint32_t*>(from);
   x = four[0], y = four[1], z = four[2], w = four[3];
 }
-// Every lane reads what it copied itself, so that its own copies are all that it waits for.
-inline void ptx_mbarrier_init_shared_cta_b64(uint64_t, uint32_t) {}
-inline void ptx_cp_async_mbarrier_arrive_noinc_shared_b64(uint64_t) {}
-inline void ptx_mbarrier_test_wait_parity_shared_b64__selp_u32(uint32_t& done, uint64_t, uint32_t) {
-  emulated_copies_arrive();
-  done = 1;
-}
 inline void ptx_red_release_gpu_global_add_u32(uint32_t* at, uint32_t value) {
   __atomic_fetch_add(at, value, __ATOMIC_RELEASE);
 }
-inline void ptx_cp_async_wait_all() { emulated_copies_arrive(); }
+// Barriers in shared memory.
+inline void ptx_mbarrier_init_shared_cta_b64(uint64_t at, uint32_t threads) {
+  emulated_open(reinterpret_cast<uint64_t*>(at), threads);
+}
+inline void ptx_mbarrier_arrive_shared_b64(uint64_t at) {
+  emulated_arrive(reinterpret_cast<uint64_t*>(at));
+}
+inline void ptx_cp_async_mbarrier_arrive_noinc_shared_b64(uint64_t at) {
+  emulated_copies_arrive_at(reinterpret_cast<uint64_t*>(at));
+}
+inline void ptx_mbarrier_test_wait_parity_shared_b64__selp_u32(uint32_t& done, uint64_t at,
+                                                               uint32_t parity) {
+  done = emulated_passed(reinterpret_cast<uint64_t*>(at), parity);
+}
 
 // ---- threads
 

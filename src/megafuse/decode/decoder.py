@@ -437,7 +437,7 @@ class Decoder:
         if count not in self._kernels:
             variant, barrier = Variant.of(self._parts, count), self._space.barrier
             made = (
-                CudaKernel(variant, barrier, self._shared.threads)
+                CudaKernel(variant, barrier, self._shared, self._space.step)
                 if barrier.is_cuda
                 else CpuKernel(variant)
             )

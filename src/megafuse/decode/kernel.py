@@ -22,7 +22,13 @@ STORAGE = {
     torch.float16: "mf::half",
     torch.int8: "mf::i8",
 }
-THREADS = 512  # of a block, where its shared memory allows that
+# Words of the step that a kernel can have as constants: ReadSizes of decode_cuda.h.
+SIZES = (
+    *("hidden", "heads", "kv_heads", "head_dim", "head_pitch", "rotary", "chunk"),
+    *("x_pitch", "qkv_pitch", "part_pitch", "attended_pitch"),
+    *("inner_pitch", "own_pitch", "input_floats"),
+)
+BESIDE = 4  # warps of a block beside the workers: two that send, and two that make four of them
 NOT_YET = -(1 << 63)  # kNotYet of decode.h
 _TURN = 100_000_000  # nanoseconds of waiting, after which Python sees to Ctrl-C
 Words = NDArray[np.int64]
@@ -48,15 +54,21 @@ void mf_close_pool(Pool* pool) {{ Pool::close(pool); }}
 _CUDA = """\
 #include "decode_cuda.h"
 
+{sizes}
 using Kernel = {kernel};
 
-extern "C" __global__ void __launch_bounds__({threads}) megafuse_decode(
+extern "C" __global__ void __launch_bounds__({threads}, 1) megafuse_decode(
     const __grid_constant__ mf::decode::Step step) {{
   extern __shared__ uint4 decode_dynamic[];
   __shared__ Kernel::Shared decode_shared;
   Kernel(step, decode_shared, decode_dynamic).run();
 }}
 """
+
+_SIZES = """\
+struct Sizes {{
+{constants}  __device__ explicit Sizes(const mf::decode::Step&) {{}}
+}};"""
 
 
 @dataclass(frozen=True)
@@ -99,9 +111,16 @@ def cpu_source(variant: Variant) -> str:
     return _CPU.format(kernel=f"mf::decode::Decode<{variant.parameters}>")
 
 
-def cuda_source(variant: Variant, threads: int) -> str:
-    kernel = f"mf::decode::DecodeCuda<{variant.parameters}, {threads}>"
-    return _CUDA.format(kernel=kernel, threads=threads)
+def cuda_source(variant: Variant, workers: int, slots: int, sizes: dict[str, int]) -> str:
+    """For blocks of so many warps, and those that send for weights, into so many slots. With
+    sizes of the model, those words of the step, the kernel has them as constants."""
+    constants = "".join(f"  static constexpr mf::u32 {name} = {n};\n" for name, n in sizes.items())
+    kind = "Sizes" if sizes else "mf::decode::ReadSizes"
+    return _CUDA.format(
+        kernel=f"mf::decode::DecodeCuda<{variant.parameters}, {workers}, {slots}, {kind}>",
+        threads=32 * (workers + BESIDE),
+        sizes=_SIZES.format(constants=constants) if sizes else "",
+    )
 
 
 def catalog() -> Iterator[tuple[str, str]]:
@@ -115,9 +134,9 @@ def catalog() -> Iterator[tuple[str, str]]:
     )
     for parts in usual:
         variant = Variant(*parts)
-        yield f"decode step {variant.parameters}", cuda_source(variant, THREADS)
+        yield f"decode step {variant.parameters}", cuda_source(variant, 16, 4, {})
     # As where a block may have 99 KB of shared memory.
-    yield f"decode step {variant.parameters}, 256 threads", cuda_source(variant, 256)
+    yield f"decode step {variant.parameters}, 8 workers", cuda_source(variant, 8, 4, {})
 
 
 class CpuKernel:

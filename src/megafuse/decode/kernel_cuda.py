@@ -16,42 +16,77 @@ import torch
 from torch import Tensor
 
 from megafuse.decode.errors import Unsupported
-from megafuse.decode.kernel import NOT_YET, THREADS, Variant, Words, cuda_source, lost_wait
+from megafuse.decode.kernel import BESIDE, NOT_YET, SIZES, Variant, Words, cuda_source, lost_wait
 from megafuse.decode.words import Struct
 from megafuse.runtime import build
+from megafuse.runtime.gemm_sm90 import ARCH as HOPPER
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DECLARED = 4096  # bytes that the kernel's own shared variables have, and more
-_STREAM = 2 * 4096  # bytes of shared memory that weights go through, for each warp
-_SUMS = 512  # floats of sums in attention, for each warp
 _SAMPLING = 4104  # floats: Sampler::kScratch of decode_sample_cuda.h, rounded up
+_LEAST_SLOTS, _MOST_SLOTS = 4, 12  # two are used while others are filled
+_CONSTANT_FROM = 1024  # the width of models that get a kernel of their own: others share one
 _NAP = 2e-5  # seconds between two looks at the tokens
 _FAILED = 16  # the word of the barrier that tells of a lost wait
 
 
 @dataclass(frozen=True)
 class Shared:
-    """How a block's shared memory is divided, and how many threads it has for that."""
+    """How a block's shared memory is divided, and how many warps work on that."""
 
-    threads: int
-    stage: int  # bytes of the warps' streams of weights
+    workers: int
+    slots: int  # that weights go through
+    stage: int  # bytes of all slots
     floats: int  # for the rest: inputs of products; in attention queries, scores and sums
 
     @staticmethod
-    def of(limit: int, attention: int, products: int, threads: int = THREADS) -> Shared:
-        """Of `limit` bytes; without the warps' sums attention needs so many floats, and products
-        would like to have so many. Where they do not fit, there are fewer warps."""
-        for warps in (16, 12, 8, 4):
-            stage = warps * _STREAM
-            least = max(attention + warps * _SUMS, _SAMPLING)
-            floats = min((limit - _DECLARED - stage) // 16 * 4, max(least, products))
-            if floats >= least and 32 * warps <= threads:
-                return Shared(32 * warps, stage, floats)
+    def of(
+        limit: int,
+        group: int,
+        pitch: int,
+        weights: torch.dtype,
+        batch: int,
+        most_workers: int = 8,
+    ) -> Shared:
+        """Of `limit` bytes, for groups of heads that share one of `pitch` floats. Where that leaves
+        no room for weights, there are fewer warps."""
+        attention = (group + 2) * pitch
+        for workers in (w for w in (8, 4) if w <= most_workers):
+            inputs = workers * _scratch(weights, batch)
+            sums = 2 * workers // batch * (16 * batch * workers + 8)  # kPartials of decode_cuda.h
+            heads = 2 if pitch > 128 else 4  # that attention has at once
+            attending = attention + workers * heads * (pitch + 4)
+            floats = max(attending, inputs + sums, _SAMPLING)
+            floats = -(-floats // 4) * 4
+            slot = _slot(workers, weights)
+            room = (limit - _DECLARED - 4 * floats) // slot
+            slots = min(room // 2 * 2, _MOST_SLOTS)
+            if slots >= _LEAST_SLOTS:
+                return Shared(workers, slots, slots * slot, floats)
         raise Unsupported(
             "config.num_key_value_heads",
             f"one for {attention} floats of queries and scores",
             f"groups of heads that fit into {limit} bytes of shared memory",
         )
+
+
+def _slot(workers: int, weights: torch.dtype) -> int:
+    """Bytes: kSlot of decode_stream_cuda.h."""
+    return 16 * (_of_worker(weights) * (workers // 2) + 16)
+
+
+def _of_worker(weights: torch.dtype) -> int:
+    """Bytes of a row: kMine of decode_stream_cuda.h."""
+    return 256 if weights == torch.int8 else 512
+
+
+def _scratch(weights: torch.dtype, batch: int) -> int:
+    """Floats of a worker's inputs: kScratch of decode_cuda.h."""
+    if weights == torch.bfloat16:
+        return 328
+    if weights == torch.int8 and batch <= 2:
+        return 256
+    return _of_worker(weights) // weights.itemsize * batch
 
 
 def processors(device: torch.device) -> int:
@@ -65,9 +100,9 @@ def shared_limit(device: torch.device) -> int:
 
 
 def chunk_on_gpu(max_length: int) -> int:
-    """Positions of a piece of attention: every block puts all pieces of a head together, so long
-    caches have larger ones."""
-    return 64 if max_length <= 1024 else 128 if max_length <= 2048 else 256
+    """Positions of a piece of attention: one piece needs nobody to put it together, but keeps one
+    block busy."""
+    return 128 if max_length <= 1024 else 256
 
 
 def host_words(device: torch.device, *shape: int) -> Tensor:
@@ -78,15 +113,19 @@ def host_words(device: torch.device, *shape: int) -> Tensor:
 class CudaKernel:
     """As CpuKernel. `barrier` is the step's, in device memory."""
 
-    def __init__(self, variant: Variant, barrier: Tensor, threads: int) -> None:
-        self._barrier, self._threads = barrier, threads
+    def __init__(self, variant: Variant, barrier: Tensor, shared: Shared, step: Struct) -> None:
+        self._barrier, self._threads = barrier, 32 * (shared.workers + BESIDE)
         self._ended: Any = None  # the event after the last launch
+        self._numbered = 1  # of phases, from launch to launch: memory that is 0 is of none
         index = barrier.device.index or 0
         major, minor = torch.cuda.get_device_capability(index)
         if major < 8:
             raise Unsupported("the GPU", f"sm_{major}{minor}", "those from sm_80 on")
         with _on(barrier.device):
-            self._function = _loaded(variant, threads, index, f"sm_{major}{minor}")
+            constant = SIZES if step["hidden"] >= _CONSTANT_FROM else ()
+            sizes = tuple((name, step[name]) for name in constant)
+            arch = HOPPER if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+            self._function = _loaded(variant, shared, sizes, index, arch)
 
     def open(self, step: Struct) -> None:
         """Nothing to prepare: a GPU has its threads."""
@@ -98,6 +137,8 @@ class CudaKernel:
     def begin(self, step: Struct) -> None:
         """Returns at once, as launches do."""
         self._barrier.zero_()
+        step["numbered"] = self._numbered
+        self._numbered += step["steps"] * step["phase_count"] + 1
         shared = step["stage_bytes"] + 4 * step["input_floats"]
         arguments = (ctypes.c_void_p * 1)(step.words.data_ptr())
         grid, block = (step["threads"], 1, 1), (self._threads, 1, 1)
@@ -135,10 +176,13 @@ class CudaKernel:
 
 
 @functools.cache  # once a process: a driver's module is never unloaded
-def _loaded(variant: Variant, threads: int, index: int, arch: str) -> ctypes.c_void_p:
+def _loaded(
+    variant: Variant, shared: Shared, sizes: tuple[tuple[str, int], ...], index: int, arch: str
+) -> ctypes.c_void_p:
     """The kernel on device `index`, which is the current one."""
     label = f"decode step, batch {variant.batch}"
-    cubin = build.cuda_binary(cuda_source(variant, threads), arch, label, False)
+    source = cuda_source(variant, shared.workers, shared.slots, dict(sizes))
+    cubin = build.cuda_binary(source, arch, label, False)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _do("cuModuleLoadData", ctypes.byref(module), cubin)
     _do("cuModuleGetFunction", ctypes.byref(function), module, b"megafuse_decode")

@@ -35,15 +35,18 @@ class Workspace:
             "x_pitch": padded(model.hidden),
             "qkv_pitch": padded((model.heads + 2 * model.kv_heads) * model.head_dim),
             "inner_pitch": padded(model.inner),
-            "own_pitch": max(padded(model.hidden), padded(model.heads * model.head_dim)),
+            "attended_pitch": padded(model.heads * model.head_dim),
+            "own_pitch": padded(max(model.hidden, model.heads * model.head_dim, model.inner)),
             "part_pitch": cache.pitch + 16,
             "max_chunks": -(-cache.max_length // chunk),
         }
+        words = 1 if where.type == "cpu" else 2  # with the number of a phase: decode.h
         floats = {
-            "x": batch * pitches["x_pitch"],
-            "qkv": batch * pitches["qkv_pitch"],
-            "inner_values": batch * pitches["inner_pitch"],
-            "parts": batch * model.heads * pitches["max_chunks"] * pitches["part_pitch"],
+            "x": words * batch * pitches["x_pitch"],
+            "qkv": words * batch * pitches["qkv_pitch"],
+            "inner_values": words * batch * pitches["inner_pitch"],
+            "parts": words * batch * model.heads * pitches["max_chunks"] * pitches["part_pitch"],
+            "attended": words * batch * pitches["attended_pitch"],
             "own": threads * batch * pitches["own_pitch"],
             "scores": batch * model.vocab,
             "chances": batch * model.vocab,
@@ -101,8 +104,7 @@ class Workspace:
         """On a GPU: how much of a block's shared memory is for what."""
         step, batch = self.step, self.tokens.numel()
         group = model.heads // model.kv_heads
-        attention = (group + 2) * step["head_pitch"] + group * step["chunk"]
-        products = batch * max(step["own_pitch"], step["inner_pitch"])
-        shared = Shared.of(limit, attention, products)
+        weights = model.head.weight.dtype
+        shared = Shared.of(limit, group, step["head_pitch"], weights, batch)
         step["stage_bytes"], step["input_floats"] = shared.stage, shared.floats
         return shared

@@ -9,7 +9,7 @@
 namespace mf::decode {
 
 // What a phase does. `x` is the residual stream; every phase but the first reads what the one
-// before it wrote, all of it, so there is one barrier between two phases.
+// before it wrote, all of it, so each waits for all of the last one.
 enum PhaseKind : u64 {
   kEmbed = 0,    // x = embedding[token] (+ position embedding)
   kQkv = 1,      // qkv = norm(x) W^T + b, of the three matrices
@@ -67,6 +67,10 @@ struct Step {
   u64 pool;                         // CPU: the threads (decode_pool.h)
   u64 stage_bytes, input_floats;    // GPU: shared memory for weights fetched ahead, and the rest
   u64 bests;                        // GPU: [batch, blocks], the likeliest of each block's logits
+  // GPU: what no phase of a launch before this had as its number. x, qkv, parts, attended and
+  // inner_values are words there: a float, and the number of the phase that made it.
+  u64 numbered;
+  u64 attended, attended_pitch;  // GPU: [batch, attended_pitch], what the parts make
 };
 
 // What a launch returns.

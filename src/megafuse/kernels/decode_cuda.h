@@ -3,17 +3,25 @@
 // is the whole kernel. The arithmetic is decode_cpu.h's: float32 throughout, the cache in the
 // model's dtype.
 //
-// What a step must take is the time to read the weights once; what it takes beyond that is waiting:
-// between two phases all blocks wait for all, about 1 us, and a phase begins by loading what the
-// others made. Weights wait for nothing, so memory works on meanwhile: every warp has two slots of
-// shared memory, which its weights stream through. As soon as it has used one, it sends for what it
-// will need next (`send_next`), of this product or of the ones after it, however many phases away.
-// What a block must know for that is worked out while it waits (`Plan`).
+// What a step must take is the time to read the weights once; what it takes beyond that is waiting.
+// Weights wait for nothing, so two warps do nothing but send for them, as far ahead as shared
+// memory has room (decode_stream_cuda.h), and memory works on meanwhile. The other warps share a
+// tile of 16 rows by its columns, and tensor cores multiply it, so that what has arrived is used
+// faster than memory delivers: time that was lost is made up for.
 //
-// Of an H200's time more goes into instructions than into waiting for weights: 16 warps have about
-// 350 of them for 4 KB each. So the code of a phase is kept short, and is the same for all
-// products. It is inlined into `run` but for the sampler: a step's words are then read from the
-// constant bank, not through a pointer.
+// Between phases there is no barrier. What a block makes it leaves as words, each a float with the
+// number of its phase, and who needs one looks at it until it has that number: a store and a load,
+// about 1 us. A barrier would be three times as long, for its fence, its count and then the load.
+// That a word is not overwritten too early follows from the phases: who writes x, say, has inputs
+// that were made from all of the last x. Only for the sampler, and for what it has chosen, all wait
+// for all; so what a token leaves in the cache is seen by every block in the next one.
+//
+// The rest of a phase is kept short: no gathering of inputs before a product begins, few waits
+// within a block, sizes of the model as constants. Nothing may be left in local memory: with so
+// much of it shared the first cache is too small, and a load takes as long as one from another
+// block. So on Hopper the workers get the registers that the senders do not need. All of it is
+// inlined into `run` but for the sampler: a step's words are then read from the constant bank, not
+// through a pointer.
 //
 // A wait is bounded: a clock in the loop turns a lost one into an error for all blocks.
 #pragma once
@@ -22,380 +30,728 @@
 #include "decode.h"
 #include "decode_memory_cuda.h"
 #include "decode_sample_cuda.h"
+#include "decode_stream_cuda.h"
 #include "math.h"
+#include "same.h"
 
 namespace mf::decode {
 
-template <class W, class T, class Act, bool kRms, bool kGated, int kBatch, int kThreads>
-struct DecodeCuda {
-  static constexpr int kWarps = kThreads / 32;
-  static constexpr int kVector = 16 / int(sizeof(W));
-  static constexpr int kNear = 8;   // phases that are at hand: the last one, this one, the next six
-  static constexpr int kPlans = 4;  // products that are planned: this one and the next three
-  static constexpr int kSlots = 2;  // of a warp: one is used while the other is filled
-  static constexpr int kSlot = 4096;  // bytes
+// A model's sizes as the step has them; or else the source has a struct of constants in its place,
+// which makes the code shorter.
+struct ReadSizes {
+  u32 hidden, heads, kv_heads, head_dim, head_pitch, rotary, chunk;
+  u32 x_pitch, qkv_pitch, part_pitch, attended_pitch, inner_pitch, own_pitch, input_floats;
+  __device__ __forceinline__ explicit ReadSizes(const Step& s)
+      : hidden(u32(s.hidden)),
+        heads(u32(s.heads)),
+        kv_heads(u32(s.kv_heads)),
+        head_dim(u32(s.head_dim)),
+        head_pitch(u32(s.head_pitch)),
+        rotary(u32(s.rotary)),
+        chunk(u32(s.chunk)),
+        x_pitch(u32(s.x_pitch)),
+        qkv_pitch(u32(s.qkv_pitch)),
+        part_pitch(u32(s.part_pitch)),
+        attended_pitch(u32(s.attended_pitch)),
+        inner_pitch(u32(s.inner_pitch)),
+        own_pitch(u32(s.own_pitch)),
+        input_floats(u32(s.input_floats)) {}
+};
 
-  // A product, for this block.
-  struct Plan {
-    // Of three matrices: the addresses as if each began with row 0 of this block's share.
-    u64 weight[3], scale[3], bias[3];
-    int until[2];  // the rows of the share at which the second and the third matrix begin
-    int first, share, cols;
-    int row, slots;  // bytes of a row of weights, and how many slots that is; 0: not by slots
-    int both;        // gate and up, of which a row is one row of what is shared out
-    __device__ __forceinline__ int matrix(int number, int beside) const {
-      return (both ? beside : 0) + (number >= until[0]) + (number >= until[1]);
-    }
-  };
+constexpr float kNone = -1e30f;  // a score less than any; not infinite: differences count
+
+template <class W, class T, class Act, bool kRms, bool kGated, int kBatch, int kWorkers, int kSlots,
+          class Sizes>
+struct DecodeCuda {
+  using Weights = Stream<W, kGated, kWorkers, kSlots>;
+  static constexpr int kThreads = 32 * kWorkers;  // the senders' are not counted
+  static constexpr int kVector = 16 / int(sizeof(W));
+  static constexpr bool kScaled = is_same<W, i8>;  // each row by a factor
+  // Sums of 16 rows of a tile are put together by a thread for each row of the batch: those of so
+  // many tiles at once, of which every worker has a part.
+  static constexpr int kTiles = kThreads / (16 * kBatch);
+  // By tiles, workers, rows and rows of the batch; a tile's are a quarter of the banks further.
+  static constexpr int kOfTile = 16 * kBatch * kWorkers + 8;
+  static constexpr int kPartials = kTiles * kOfTile;  // floats
 
   // What all threads of a block have in common, in shared memory.
   struct Shared {
-    Phase near[kNear];
-    Plan plans[kPlans];
-    u32 planned;  // products that have a plan, in all
-    u64 arrival[kWarps][kSlots];
+    typename Weights::Shared stream;
     u64 most[kBatch];
     i64 token[kBatch];  // of each row: what it reads, where that goes, whether it has ended
     int place[kBatch];
     int over[kBatch];
-    float sums[kWarps];
+    float sums[kBatch][kWorkers];
     u32 lost;
   };
 
   const Step& s;
+  const Sizes z;
   Shared& here;
-  char* const stage;   // the warps' slots
-  float* const input;  // of a product, if it fits; in attention the queries and scores
+  float* const input;  // shared memory: workers' inputs and sums; in attention queries and sums
   const u32 block, blocks;
   const int lane, warp;
-  u32 now = 0;   // phases that are done
-  u32 done = 0;  // products that are
-  // Of this warp's stream, whose slots are taken in turn.
-  int filling = 0, taking = 0, sent = 0;  // what is filled next, used next, how many are between
-  u32 parity = 0;                         // of the slot that is used next
-  struct {
-    u32 product = 0;
-    int one = -1, slot = 0, beside = 0;  // the row of the share and what of it; -1: from the first
-  } next;                                // what is sent next
-  // Of the warp that plans.
-  u32 looked = 0;  // phases that it has looked at, in all
-  u32 looked_phase = 0;
-  i64 looked_token = 0;  // of the one that is next
+  Weights weights;
+  u32 now = 0;    // phases that are done
+  u32 items = 0;  // of weights that this worker's group has used, before this product
 
   __device__ __forceinline__ DecodeCuda(const Step& step, Shared& shared, void* dynamic)
       : s(step),
+        z(step),
         here(shared),
-        stage(static_cast<char*>(dynamic)),
         input(reinterpret_cast<float*>(static_cast<char*>(dynamic) + step.stage_bytes)),
         block(blockIdx.x),
         blocks(u32(step.threads)),
         lane(int(threadIdx.x) % 32),
-        warp(int(threadIdx.x) / 32) {}
+        warp(int(threadIdx.x) / 32),
+        weights{shared.stream, static_cast<char*>(dynamic), block, blocks, lane} {}
 
   // This block's part of n things.
-  __device__ __forceinline__ int begin(u64 n) const { return int(u32(n) * block / blocks); }
-  __device__ __forceinline__ int end(u64 n) const { return int(u32(n) * (block + 1) / blocks); }
+  __device__ __forceinline__ int begin(u64 n) const { return weights.begin(n); }
+  __device__ __forceinline__ int end(u64 n) const { return weights.end(n); }
+  __device__ __forceinline__ static void sync() { together<kThreads>(); }
 
-  // The phase that comes so many after this one.
-  __device__ __forceinline__ const Phase& near(int ahead) const {
-    return here.near[(now + u32(ahead)) % kNear];
+  // What blocks leave for each other: words.
+  __device__ __forceinline__ u64* x(int b) const { return at<u64>(s.x) + b * i64(z.x_pitch); }
+  __device__ __forceinline__ u64* qkv(int b) const { return at<u64>(s.qkv) + b * i64(z.qkv_pitch); }
+  __device__ __forceinline__ u64* inner(int b) const {
+    return at<u64>(s.inner_values) + b * i64(z.inner_pitch);
   }
+  __device__ __forceinline__ u64* attended(int b) const {
+    return at<u64>(s.attended) + b * i64(z.attended_pitch);
+  }
+  __device__ __forceinline__ u64* part(int b, int head, i64 piece) const {
+    return at<u64>(s.parts) +
+           ((b * i64(z.heads) + head) * i64(s.max_chunks) + piece) * i64(z.part_pitch);
+  }
+  // What words of this phase have, and those of the one before.
+  __device__ __forceinline__ u32 number_now() const { return u32(s.numbered) + now; }
+  __device__ __forceinline__ u32 number_before() const { return u32(s.numbered) + now - 1; }
 
-  __device__ __forceinline__ float* x(int b) const { return at<float>(s.x) + b * i64(s.x_pitch); }
-  __device__ __forceinline__ float* qkv(int b) const {
-    return at<float>(s.qkv) + b * i64(s.qkv_pitch);
+  __device__ __forceinline__ float* own(int b) const {
+    return at<float>(s.own) + block * i64(s.own_floats) + b * i64(z.own_pitch);
   }
-  __device__ __forceinline__ float* part(int b, int head, i64 piece) const {
-    return at<float>(s.parts) +
-           ((b * i64(s.heads) + head) * i64(s.max_chunks) + piece) * i64(s.part_pitch);
-  }
-  // Where this block puts the input of a product: shared memory, or else memory of its own.
-  __device__ __forceinline__ float* own() const {
-    const bool fits = s.own_pitch * kBatch <= s.input_floats;
-    return fits ? input : at<float>(s.own) + block * i64(s.own_floats);
-  }
-
-  // The same for every thread of the block, added up in the same order every time.
-  __device__ __forceinline__ float block_sum(float value) const {
-    value = warp_sum(value);
-    __syncthreads();  // the last sum has been read
-    if (lane == 0) here.sums[warp] = value;
-    __syncthreads();
-    return warp_sum(lane < kWarps ? here.sums[lane] : 0.0f);
+  __device__ __forceinline__ float* partials() const {
+    return input + (z.input_floats - kPartials);
   }
 
-  // use(i, the four floats from 4 i on) for all of a row, by all threads: a thread's loads wait
-  // together.
-  template <class Use>
-  __device__ __forceinline__ static void each_four(const float* from, u64 floats, Use use) {
-    constexpr int kRound = 2;
-    const int count = int(floats) / 4;
+  // ---- waiting for words
+
+  // After so many looks in vain: whether the wait is lost, here or in another block. The clock is
+  // looked at seldom, since that takes time too. The block then ends with this phase, of which what
+  // was waited for has no meaning.
+  __device__ __forceinline__ bool is_lost(u32 looks, u64& start) const {
+    u32* const failed = at<u32>(s.barrier) + 32;
+    if (looks % 256) return false;
+    start = start ? start : nanoseconds();
+    if (nanoseconds() - start > s.watchdog) atomicAdd(failed, 1u);
+    if (load_acquire(failed) == 0) return false;
+    here.lost = 1;
+    return true;
+  }
+  // Looks until all is there.
+  template <class Look>
+  __device__ __forceinline__ void wait_until(Look all_there) const {
+    u64 start = 0;
+    for (u32 looks = 1; !all_there(); ++looks)
+      if (is_lost(looks, start)) return;
+  }
+  __device__ __forceinline__ float wait_for_one(const u64* from) const {
+    u64 word = 0;
+    wait_until([&] {
+      word = load_left(from);
+      return left_number(word) == number_before();
+    });
+    return left_value(word);
+  }
+
+  // Pairs of neighbours that were asked for.
+  template <int kCount>
+  struct Asked {
+    u64 word[2 * kCount];
+    __device__ __forceinline__ bool are_of(u32 number) const {
+      bool all = true;
+#pragma unroll
+      for (int i = 0; i < 2 * kCount; ++i) all &= left_number(word[i]) == number;
+      return all;
+    }
+  };
+  // From `column` of `from` on, every `stride`; those from `cols` on are 0.
+  template <int kCount>
+  __device__ __forceinline__ void ask(Asked<kCount>& asked, const u64* from, int column, int stride,
+                                      int cols) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      u64 &first = asked.word[2 * i], &second = asked.word[2 * i + 1];
+      first = second = u64(number_before()) << 32;
+      if (column + stride * i < cols) load_left(from + column + stride * i, first, second);
+    }
+  }
+
+  // ---- the input of a product
+
+  // Each worker fetches the columns that it will need straight from where the phase before has left
+  // them, so no block gathers a whole row first. An RMS norm's factor is left to the end, when the
+  // sums of squares are known too.
+  struct Stats {
+    float mean[kBatch], inverse[kBatch];  // of a LayerNorm, which must be known before
+  };
+  __device__ __forceinline__ static bool is_normed(const Phase& p) {
+    return p.kind != kProject && p.kind != kDown;
+  }
+  __device__ __forceinline__ const u64* source(const Phase& p, int b) const {
+    return p.kind == kDown ? inner(b) : p.kind == kProject ? attended(b) : x(b);
+  }
+  // Of a row that has ended nobody attends.
+  __device__ __forceinline__ bool is_left(const Phase& p, int b) const {
+    return p.kind != kProject || !here.over[b];
+  }
+  // What a norm multiplies two columns by, and what it adds.
+  __device__ __forceinline__ static Two weights_of(const Phase& p, int column) {
+    return is_normed(p) && column < int(p.cols) ? two_at(at<const float>(p.norm) + column)
+                                                : Two{1, 1};
+  }
+  __device__ __forceinline__ static Two biases_of(const Phase& p, int column) {
+    return is_normed(p) && p.norm_bias && column < int(p.cols)
+               ? two_at(at<const float>(p.norm_bias) + column)
+               : Two{};
+  }
+  __device__ __forceinline__ static float centered(const Phase& p, const Stats& stats, int b,
+                                                   float value) {
+    return !kRms && is_normed(p) ? (value - stats.mean[b]) * stats.inverse[b] : value;
+  }
+
+  // A thread's sums are warps' sums in `here.sums`, for after the next sync.
+  __device__ __forceinline__ void leave_sum(int b, float sum) const {
+    sum = warp_sum(sum);
+    if (lane == 0) here.sums[b][warp] = sum;
+  }
+  __device__ __forceinline__ float left_sum(int b) const {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWorkers; ++w) sum += here.sums[b][w];
+    return sum;
+  }
+  __device__ __forceinline__ float inverse_of(const Phase& p, float squares) const {
+    return 1.0f / sqrtf(squares / float(z.hidden) + float(number(p.eps)));
+  }
+  // The sum of a row's numbers, or of the squares of what they are off the mean, by this thread.
+  template <bool kSquares>
+  __device__ __forceinline__ float row_sum_of(int b, float mean) const {
+    constexpr int kRound = 4;
+    const int n = int(z.hidden);
+    float sum = 0;
 #pragma unroll 1
-    for (int i = int(threadIdx.x); i < count; i += kRound * kThreads) {
-      Four held[kRound] = {};
+    for (int i = int(threadIdx.x); i < n; i += kRound * kThreads) {
+      u64 word[kRound];
+      wait_until([&] {
+        bool all = true;
 #pragma unroll
-      for (int r = 0; r < kRound; ++r)
-        if (i + r * kThreads < count) held[r] = four_at(from + 4 * (i + r * kThreads));
+        for (int r = 0; r < kRound; ++r)
+          if (i + r * kThreads < n) word[r] = load_left(x(b) + i + r * kThreads);
 #pragma unroll
-      for (int r = 0; r < kRound; ++r)
-        if (i + r * kThreads < count) use(i + r * kThreads, held[r]);
-    }
-  }
-
-  // ---- weights
-
-  __device__ __forceinline__ static bool is_product(const Phase& p) {
-    return p.kind != kEmbed && p.kind != kAttend && p.kind != kSample;
-  }
-
-  // Works out the plan of a product, by a warp; lane m is for matrix m.
-  __device__ __forceinline__ void make_plan(const Phase& p, Plan& plan) const {
-    const int first = begin(p.rows), share = end(p.rows) - first, cols = int(p.cols);
-    const int row = cols * int(sizeof(W));
-    const bool both = kGated && p.kind == kGateUp;
-    const bool vectors = row % 16 == 0 && (p.weight0 | p.weight1 | p.weight2) % 16 == 0;
-    const int second = int(p.rows0), third = second + int(p.rows1);  // where these matrices begin
-    const u64 weight = lane == 0 ? p.weight0 : lane == 1 ? p.weight1 : p.weight2;
-    const u64 scale = lane == 0 ? p.scale0 : lane == 1 ? p.scale1 : p.scale2;
-    const u64 bias = lane == 0 ? p.bias0 : lane == 1 ? p.bias1 : p.bias2;
-    const i64 shift = first - (lane == 0 || both ? 0 : lane == 1 ? second : third);
-    if (lane < 3) {
-      plan.weight[lane] = weight + u64(shift * row);
-      plan.scale[lane] = scale ? scale + u64(4 * shift) : 0;
-      plan.bias[lane] = bias ? bias + u64(4 * shift) : 0;
-    }
-    if (lane) return;
-    plan.until[0] = both ? share : second - first, plan.until[1] = both ? share : third - first;
-    plan.first = first, plan.share = share, plan.cols = cols;
-    plan.row = row, plan.slots = vectors ? (row + kSlot - 1) / kSlot : 0;
-    plan.both = both;
-  }
-
-  __device__ __forceinline__ char* slot_at(int slot) const {
-    return stage + (warp * kSlots + slot) * kSlot;
-  }
-
-  // Sends for what this warp needs next, if there is a slot for it and a plan that tells what it
-  // is. The order is that in which `product` uses it: row by row, of gate and up by turns.
-  __device__ __forceinline__ void send_next() {
-    if (sent == kSlots) return;
-    const Plan* plan;
-    for (;; ++next.product, next.one = -1) {
-      if (next.product >= here.planned) return;
-      plan = &here.plans[next.product % kPlans];
-      if (next.one < 0) next.one = warp, next.slot = next.beside = 0;
-      if (plan->slots && next.one < plan->share) break;
-    }
-    const u64 from = plan->weight[plan->matrix(next.one, next.beside)] +
-                     u64(i64(next.one) * plan->row + next.slot * kSlot);
-    const int left = plan->row - next.slot * kSlot;
-    send(slot_at(filling), at<const char>(from), u32(left < kSlot ? left : kSlot),
-         &here.arrival[warp][filling]);
-    filling = filling + 1 == kSlots ? 0 : filling + 1;
-    ++sent;
-    if (++next.slot < plan->slots) return;
-    next.slot = 0;
-    if (plan->both && next.beside == 0) {
-      next.beside = 1;
-      return;
-    }
-    next.beside = 0;
-    next.one += kWarps;
-    if (next.one >= plan->share) ++next.product, next.one = -1;
-  }
-
-  // Where the slot is that is used next, once it is full, as an address in shared memory.
-  __device__ __forceinline__ u64 take() {
-    while (!arrived(&here.arrival[warp][taking], parity)) {
-    }
-    const u64 place = __cvta_generic_to_shared(slot_at(taking));
-    taking = taking + 1 == kSlots ? 0 : taking + 1;
-    parity ^= u32(taking == 0);
-    --sent;
-    return place;
-  }
-
-  // Adds a slot, `count` weights of a row, by the inputs from `from` on to the lane's sums.
-  template <bool kInShared>
-  __device__ __forceinline__ void add(u64 slot, int count, const float* in, int from, int pitch,
-                                      float (&sum)[kBatch]) const {
-    constexpr int kVectors = kSlot / 16 / 32, kStride = 32 * kVector;
-    const Turn<W> turn(lane);
-    const u64 in_shared = kInShared ? u64(__cvta_generic_to_shared(in)) : 0;
-    const int mine = lane * kVector;
-    uint4 raw[kVectors];
+        for (int r = 0; r < kRound; ++r)
+          all &= i + r * kThreads >= n || left_number(word[r]) == number_before();
+        return all;
+      });
 #pragma unroll
-    for (int a = 0; a < kVectors; ++a) {
-      raw[a] = uint4{0, 0, 0, 0};
-      if (mine + a * kStride < count) raw[a] = sixteen_in_shared(slot + u64(16 * (lane + 32 * a)));
+      for (int r = 0; r < kRound; ++r) {
+        const float off = left_value(word[r]) - mean;
+        if (i + r * kThreads < n) sum += kSquares ? off * off : off;
+      }
     }
+    return sum;
+  }
+  __device__ __forceinline__ void look_at(const Phase& p, Stats& stats) const {
 #pragma unroll
-    for (int a = 0; a < kVectors; ++a) {
-      if (mine + a * kStride >= count) break;
-      const Sixteen<W> weights(turn(raw[a]));
+    for (int pass = 0; pass < 2; ++pass) {
 #pragma unroll
       for (int b = 0; b < kBatch; ++b)
+        leave_sum(b, pass ? row_sum_of<true>(b, stats.mean[b]) : row_sum_of<false>(b, 0.0f));
+      sync();
 #pragma unroll
-        for (int i = 0; i < Turn<W>::kFours; ++i) {
-          const int place = b * pitch + from + mine + a * kStride + 4 * (i ^ turn.by);
-          const Four four =
-              kInShared ? four_in_shared(in_shared + u64(4 * place)) : four_at(in + place);
-#pragma unroll
-          for (int j = 0; j < 4; ++j) sum[b] = fma(weights.value[4 * i + j], four.value[j], sum[b]);
-        }
+      for (int b = 0; b < kBatch; ++b)
+        if (pass)
+          stats.inverse[b] = inverse_of(p, left_sum(b));
+        else
+          stats.mean[b] = left_sum(b) / float(z.hidden);
+      sync();
     }
   }
 
-  // Row `number` of this block's share, or of `up` beside it, by the inputs: lane b gets the sum of
-  // row b of the batch.
-  template <bool kInShared>
-  __device__ __forceinline__ float row_sum(const Plan& plan, int number, int beside,
-                                           const float* in, int pitch) {
-    float sum[kBatch] = {};
-#pragma unroll 1
-    for (int k = 0; k < plan.slots; ++k) {
-      const int from = k * (kSlot / int(sizeof(W)));
-      add<kInShared>(take(), plan.cols - from, in, from, pitch, sum);
-      __syncwarp();  // all lanes have read it
-      send_next();
-    }
-    if (plan.slots == 0) {
-      const W* const row =
-          at<const W>(plan.weight[plan.matrix(number, beside)]) + number * i64(plan.cols);
-#pragma unroll 1
-      for (int k = lane; k < plan.cols; k += 32)
+  // ---- products
+
+  // A worker's columns of an item, and how weights are multiplied. bfloat16 on tensor cores: an
+  // input is two bfloat16, of which the second is what the first leaves over, so 16 bits are kept.
+  // int8 on tensor cores too: an input is four digits of 7 bits, and a factor for 128 columns. Else
+  // in float32.
+  static constexpr int kColumns = Weights::kMine / int(sizeof(W));
+  static constexpr bool kDigits = is_same<W, i8> && kBatch <= 2;
+  static constexpr bool kPairs = is_same<W, bfloat16>;
+  static constexpr bool kMany = kPairs && kBatch > 4;  // then the two do not fit into 8 columns
+  // Through shared memory of a worker's own go the inputs that lanes have fetched to those that
+  // need them: on tensor cores one row of the batch at a time, in four rows that are in different
+  // banks and, of bfloat16, first and second.
+  static constexpr int kRow = kPairs ? 40 : 16, kSecond = kPairs ? 4 * 40 + 4 : 4 * 16;
+  static constexpr int kScratch = kMany     ? 0
+                                  : kPairs  ? 2 * kSecond
+                                  : kDigits ? 4 * kSecond
+                                            : kColumns * kBatch;  // floats
+  // Lanes fetch neighbours, every 64 columns; or, of many rows, what they need themselves.
+  static constexpr int kLoads = kMany ? 8 : kColumns / 64;
+
+  // What a lane has of the inputs. With tensor cores, of column lane / 4 of 8: a row of the batch
+  // and one of its parts, or of many rows both; and of each 16 or 32 of the inputs 4 or 8.
+  static constexpr int kWords = kPairs ? kColumns / 8 : kDigits ? 16 : 1;
+  struct Inputs {
+    u32 one[kWords], other[kMany ? kWords : 1];
+    float factor[2][2];  // of digits: of the first and second 128 inputs, for two columns of sums
+  };
+  // Of 16 rows of a tile, what a worker has added up so far: with tensor cores rows lane / 4 and 8
+  // more by two columns, in two parts that do not wait for each other; else the row lane / 2 and,
+  // of each 256 bytes, half.
+  struct Sums {
+    float value[kPairs ? 8 : kDigits ? 4 : kBatch];
+  };
+
+  __device__ __forceinline__ float* scratch() const { return input + warp * kScratch; }
+  __device__ __forceinline__ static void read_four(u32* words, const u32* from) {
+    const uint4 four = sixteen_in_shared(__cvta_generic_to_shared(from));
+    words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
+  }
+
+  // This lane's first column of what starts at `from`, and how far it is to the next.
+  __device__ __forceinline__ int first_column(int from) const {
+    return from + 2 * (kMany ? lane % 4 : lane);
+  }
+  static constexpr int kStride = kMany ? 8 : 64;
+  // Row b's inputs from a lane's first column on, once they are there; their part in the sum of
+  // squares; and as a norm has them.
+  __device__ __forceinline__ void have_row(float (&value)[2 * kLoads], const Phase& p,
+                                           const Stats& stats, int b, int column,
+                                           float& squares) const {
+    Two weight[kLoads];  // asked for before the wait
 #pragma unroll
-        for (int b = 0; b < kBatch; ++b)
-          sum[b] = fma(cast<float>(row[k]), in[b * pitch + k], sum[b]);
+    for (int i = 0; i < kLoads; ++i) weight[i] = weights_of(p, column + kStride * i);
+    Asked<kLoads> asked;
+    wait_until([&] {
+      ask(asked, source(p, b), column, kStride, is_left(p, b) ? int(p.cols) : 0);
+      return asked.are_of(number_before());
+    });
+#pragma unroll
+    for (int i = 0; i < 2 * kLoads; ++i) {
+      value[i] = left_value(asked.word[i]);
+      if (kRms) squares = fma(value[i], value[i], squares);
+      value[i] = centered(p, stats, b, value[i]) * weight[i / 2].value[i % 2];
+      if (!kRms) value[i] += biases_of(p, column + kStride * (i / 2)).value[i % 2];
     }
-    float mine = 0;
+  }
+
+  // The inputs of a worker's columns from `from` on.
+  __device__ __forceinline__ void load(Inputs& inputs, const Phase& p, const Stats& stats, int from,
+                                       float (&squares)[kBatch]) const {
+    const int n = lane / 4, t = lane % 4, column = first_column(from);
+    if constexpr (kMany) {
+      // Each lane has a row of its own.
+      const int b = n < kBatch ? n : 0;
+      float some = 0;
+#pragma unroll
+      for (int j = 0; j < kWords / kLoads; ++j) {
+        float value[2 * kLoads];
+        have_row(value, p, stats, b, column + j * kLoads * kStride, some);
+#pragma unroll
+        for (int i = 0; i < kLoads; ++i) {
+          const u32 both = two_bfloat16(value[2 * i], value[2 * i + 1]);
+          inputs.one[j * kLoads + i] = n < kBatch ? both : 0;
+          inputs.other[j * kLoads + i] =
+              n < kBatch ? left_over(value[2 * i], value[2 * i + 1], both) : 0;
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) squares[k] += n == k ? some : 0.0f;
+      return;
+    }
+    u32* const words = reinterpret_cast<u32*>(scratch());
+    float factors[kBatch][2];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) inputs.one[i] = 0;
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      const float all = warp_sum(sum[b]);
-      mine = lane == b ? all : mine;
-    }
-    return mine;
-  }
-
-  // This block's rows of the phase's matrices by the input, a warp each. Lane b has row b of the
-  // batch, and adds what x has there in a phase of the residual stream. Returns the likeliest of a
-  // head's, in lane b of each warp.
-  template <bool kInShared>
-  __device__ __forceinline__ u64 product(u64 kind, const float* in, int pitch, float* out,
-                                         int out_pitch) {
-    const Plan& plan = here.plans[done % kPlans];
-    const bool residual = kind == kProject || kind == kDown;
-    float* const to = out + (lane < kBatch ? lane : 0) * out_pitch + plan.first;
-    u64 best = 0;
-#pragma unroll 1
-    for (int row = warp; row < plan.share; row += kWarps) {
-      const float before = residual ? to[row] : 0.0f;  // asked for before the sum is made
-      float value = 0;
-#pragma unroll 1
-      for (int beside = 0; beside <= plan.both; ++beside) {
-        const int m = plan.matrix(row, beside);
-        const float scale = plan.scale[m] ? at<const float>(plan.scale[m])[row] : 1.0f;
-        const float bias = plan.bias[m] ? at<const float>(plan.bias[m])[row] : 0.0f;
-        const float sum = row_sum<kInShared>(plan, row, beside, in, pitch) * scale + bias;
-        value = beside ? value * sum : kind == kGateUp ? Act::value(sum) : sum;
+      float value[2 * kLoads];
+      have_row(value, p, stats, b, column, squares[b]);
+      __syncwarp();  // what was there has been read
+      if constexpr (kPairs) {
+        // A pair is a word. Of every 16 inputs a lane needs the pairs t and t + 4.
+#pragma unroll
+        for (int i = 0; i < kLoads; ++i) {
+          const float low = value[2 * i], high = value[2 * i + 1];
+          const u32 both = two_bfloat16(low, high);
+          u32* const place = words + t * kRow + 8 * i + lane / 4;
+          place[0] = both, place[kSecond] = left_over(low, high, both);
+        }
+        __syncwarp();
+        if (n / 2 == b)
+#pragma unroll
+          for (int i = 0; i < kWords; i += 4)
+            read_four(inputs.one + i, words + n % 2 * kSecond + t * kRow + i);
+      } else if constexpr (kDigits) {
+        constexpr float kMost = 1.3e8f;  // 4 digits from -64 to 63, with 128 as their base
+        constexpr u32 kBias = 64u * (1 + 128 + 128 * 128 + 128 * 128 * 128);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          // Of four neighbours a lane has two: it gives two of these away for two of others.
+          float four[4];
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const float first = value[4 * h + j], second = value[4 * h + 2 + j];
+            const float other = __shfl_xor_sync(0xffffffffu, lane % 2 ? first : second, 1);
+            four[j] = lane % 2 ? other : first, four[j + 2] = lane % 2 ? second : other;
+          }
+          float most = 0;
+#pragma unroll
+          for (int j = 0; j < 4; ++j) most = fabsf(four[j]) > most ? fabsf(four[j]) : most;
+          most = warp_max(most);
+          factors[b][h] = most / kMost;
+          const float rate = most > 0 ? kMost / most : 0.0f;
+          u32 digits[4] = {};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const u32 biased = u32(__float2int_rn(four[j] * rate)) + kBias;
+#pragma unroll
+            for (int d = 0; d < 4; ++d) digits[d] |= (biased >> (7 * d) & 127u) << (8 * j);
+          }
+          // The four are the columns from 4 * place of these 128 on.
+          const int place = lane % 2 * 16 + lane / 2;
+#pragma unroll
+          for (int d = 0; d < 4; ++d)  // less 64, each byte by itself
+            words[d * kSecond + place % 4 * kRow + place / 4 + 8 * h] =
+                ((digits[d] | 0x80808080u) - 0x40404040u) ^ 0x80808080u;
+        }
+        __syncwarp();
+        if (n / 4 == b)
+#pragma unroll
+          for (int i = 0; i < kWords; i += 4)
+            read_four(inputs.one + i, words + n % 4 * kSecond + t * kRow + i);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kLoads; ++i)
+          *reinterpret_cast<Two*>(scratch() + b * kColumns + 64 * i + 2 * lane) =
+              Two{value[2 * i], value[2 * i + 1]};
       }
-      if (lane >= kBatch) continue;
-      to[row] = value + before;
-      if (kind != kHead) continue;
-      const u64 key = key_of(value, plan.first + row);
-      best = key > best ? key : best;
     }
-    ++done;
-    return best;
+    if constexpr (kDigits) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int digit = (2 * t + c) % 4;
+        const float worth = digit == 0   ? 1.0f
+                            : digit == 1 ? 128.0f
+                            : digit == 2 ? 16384.0f
+                                         : 2097152.0f;
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          inputs.factor[h][c] =
+              worth * (kBatch == 2 && t >= 2 ? factors[kBatch - 1][h] : factors[0][h]);
+      }
+    }
+    __syncwarp();
   }
 
-  // The input of a product is complete.
-  __device__ __forceinline__ void ready() {
+  // Adds the worker's bytes of each row, from `slot` on; there are `count` weights at most.
+  __device__ __forceinline__ void add(u64 slot, const Inputs& inputs, int count, Sums& sums) const {
+    if constexpr (kPairs || kDigits) {
+      const u64 mine = slot + u64(lane % 16 * Weights::kPitch + lane / 16 * 16);
+#pragma unroll
+      for (int from = 0; from < Weights::kMine / 32; from += 4) {
+        uint4 raw[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) raw[i] = matrix_at(mine + u64(32 * (from + i)));
+        if constexpr (kDigits) {  // these are 128 columns, which have a factor
+          int whole[4] = {};
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            multiply_add(whole, raw[i], inputs.one[2 * (from + i)], inputs.one[2 * (from + i) + 1]);
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            sums.value[i] = fma(float(whole[i]), inputs.factor[from / 4][i % 2], sums.value[i]);
+          continue;
+        }
+        if (count < kColumns) {  // what lies behind a row is no number
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            if (16 * (from + i) >= count) raw[i].x = raw[i].y = 0;
+            if (16 * (from + i) + 8 >= count) raw[i].z = raw[i].w = 0;
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int k = kPairs ? 2 * (from + i) : 0;
+          multiply_add(sums.value + (kMany ? 0 : i % 2 * 4), raw[i], inputs.one[k],
+                       inputs.one[k + (kPairs ? 1 : 0)]);
+          if constexpr (kMany)
+            multiply_add(sums.value + 4, raw[i], inputs.other[k], inputs.other[k + 1]);
+        }
+      }
+    } else {
+      // The two lanes of a row begin with different 16 bytes: 8 lanes are in different banks.
+      constexpr int kHalf = Weights::kMine / 32;  // of a row, in 16 bytes
+      const u64 mine = slot + u64(lane / 2 * Weights::kPitch);
+      const u64 in = __cvta_generic_to_shared(scratch());
+#pragma unroll 8
+      for (int i = 0; i < kHalf; ++i) {
+        const int sixteen = lane % 2 * kHalf + (i + lane % 2 * 4) % kHalf;
+        const int column = sixteen * kVector;
+        if (column >= count) continue;
+        const Sixteen<W> held(sixteen_in_shared(mine + u64(16 * sixteen)));
+#pragma unroll
+        for (int b = 0; b < kBatch; ++b)
+#pragma unroll
+          for (int j = 0; j < kVector; j += 4) {
+            const Four four = four_in_shared(in + u64(4 * (b * kColumns + column + j)));
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+              sums.value[b] = fma(held.value[j + k], four.value[k], sums.value[b]);
+          }
+      }
+    }
+  }
+  // Leaves the sums of tile `t` of those that are put together next.
+  __device__ __forceinline__ void keep(int t, Sums& sums) const {
+    float* const to = partials() + t * kOfTile + warp * 16 * kBatch;
+    const int row = lane / 4;
+    if constexpr (kDigits) {
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        const float some = sums.value[i] + sums.value[i + 1];
+        const float all = some + __shfl_xor_sync(0xffffffffu, some, 1);
+        const int b = lane % 4 / 2;
+        if (lane % 2 == 0 && b < kBatch) to[(row + 4 * i) * kBatch + b] = all;
+      }
+    } else if constexpr (kPairs) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (!kMany && i % 2) continue;
+        const float some = sums.value[i] + sums.value[i + 4];
+        const float rest = kMany ? 0.0f : sums.value[i + 1] + sums.value[i + 5];
+        const int b = kMany ? 2 * (lane % 4) + i % 2 : lane % 4;
+        if (b < kBatch) to[(row + 8 * (i / 2)) * kBatch + b] = some + rest;
+      }
+    } else {
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const float all = sums.value[b] + __shfl_xor_sync(0xffffffffu, sums.value[b], 1);
+        if (lane % 2 == 0) to[lane / 2 * kBatch + b] = all;
+      }
+    }
+  }
+
+  // Where a product's values go: words for other blocks, or the logits, of which the likeliest is
+  // kept.
+  struct Target {
+    u64 kind;
+    u64* words;
+    int pitch;
+    u64 best;
+  };
+  // What a row's sum meets on its way to its place, for row b of the batch. What is added to was
+  // left by this block too: the rows of x are shared out in the same way in all phases.
+  struct Beside {
+    float before, scale, bias, up_scale, up_bias;
+    __device__ __forceinline__ Beside(const Plan& plan, const Target& target, int row, int b)
+        : before(0), scale(1), bias(0), up_scale(1), up_bias(0) {
+      if (row >= plan.share) return;
+      const bool residual = target.kind == kProject || target.kind == kDown;
+      const int m = plan.matrix(row, 0);
+      if (residual)
+        before = left_value(load_left(target.words + b * i64(target.pitch) + plan.first + row));
+      if (kScaled) scale = at<const float>(plan.scale[m])[row];
+      if (plan.bias[m]) bias = at<const float>(plan.bias[m])[row];
+      if (!plan.both) return;
+      if (kScaled) up_scale = at<const float>(plan.scale[1])[row];
+      if (plan.bias[1]) up_bias = at<const float>(plan.bias[1])[row];
+    }
+  };
+  __device__ __forceinline__ void put(const Plan& plan, Target& target, int row, int b, float sum,
+                                      float up, const Beside& beside) const {
+    sum = sum * beside.scale + beside.bias;
+    if (target.kind == kGateUp) sum = Act::value(sum);
+    if (plan.both) sum *= up * beside.up_scale + beside.up_bias;
+    const i64 place = b * i64(target.pitch) + plan.first + row;
+    if (target.kind != kHead) return leave(target.words + place, sum + beside.before, number_now());
+    at<float>(s.logits)[place] = sum;
+    const u64 key = key_of(sum, plan.first + row);
+    target.best = key > target.best ? key : target.best;
+  }
+
+  // This block's rows of the phase's matrices by the input. A tile's pieces go to the two groups by
+  // turns; a worker has the same columns of each piece, so its inputs last as long as the part.
+  __device__ __forceinline__ void product(const Phase& p, Target& target) {
+    const Plan& plan = weights.plan(now);
+    const int parts = plan.parts, all_tiles = plan.tiles, share = plan.share;
+    if (share == 0) return;
+    const bool scaled = kRms && is_normed(p);
+    const int me = int(threadIdx.x), b = me % kBatch, rows = plan.rows();
+    const int mine = warp % Weights::kGroup, cols = plan.cols;
+    const u32 group = u32(warp / Weights::kGroup);
+    const auto columns = [&](int part) { return (part * Weights::kGroup + mine) * kColumns; };
+    int part = int(group), held = -1;
+    float factor = 1, squares[kBatch] = {};
+    Stats stats;
+    Inputs inputs;
+    if (!kRms && is_normed(p)) look_at(p, stats);
 #pragma unroll 1
-    while (sent < kSlots && next.product < here.planned) send_next();
-    __syncthreads();
+    for (int from = 0; from < all_tiles; from += kTiles) {
+      const int tiles = all_tiles - from < kTiles ? all_tiles - from : kTiles;
+      const int in_round = me / kBatch, row = from * rows + in_round;
+      const bool puts = in_round < tiles * rows && row < share;
+      const Beside beside(plan, target, puts ? row : share, b);  // is there when it is needed
+#pragma unroll 1
+      for (int t = 0; t < tiles; ++t, part -= parts) {
+        Sums sums = {};
+#pragma unroll 1
+        for (; part < parts; part += 2) {
+          if (part != held) {
+            float more[kBatch];
+            const bool first = from + t == 0;  // then this is the only one who has the columns
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) more[i] = squares[i];
+            load(inputs, p, stats, columns(part), more);
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) squares[i] = first ? more[i] : squares[i];
+            held = part;
+          }
+          const u32 number = items + u32((from + t) * parts + part) / 2;
+          add(weights.take(group, number) + u64(Weights::kMine * mine), inputs,
+              cols - columns(part), sums);
+          weights.give_back(group, number);
+        }
+        keep(t, sums);
+      }
+      if (scaled && from == 0)
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) leave_sum(i, squares[i]);
+      sync();
+      if (scaled && from == 0) factor = inverse_of(p, left_sum(b));
+      if (puts) {
+        const int t = in_round >> (plan.both ? 3 : 4);
+        const float* const some = partials() + t * kOfTile + (in_round - t * rows) * kBatch + b;
+        float sum = 0, up = 0;
+#pragma unroll
+        for (int w = 0; w < kWorkers; ++w) sum += some[w * 16 * kBatch];
+        if (plan.both)
+#pragma unroll
+          for (int w = 0; w < kWorkers; ++w) up += some[w * 16 * kBatch + 8 * kBatch];
+        put(plan, target, row, b, sum * factor, up * factor, beside);
+      }
+      if (from + kTiles < all_tiles) sync();
+    }
+    items += u32(all_tiles * parts + (warp < Weights::kGroup)) / 2;
+  }
+
+  // Of matrices whose rows are not of 16 bytes: a warp for a row, and the input in memory of the
+  // block's own.
+  __device__ __forceinline__ float row_sum(const Plan& plan, int number, int beside, int b) const {
+    const W* const row =
+        at<const W>(plan.weight[plan.matrix(number, beside)]) + number * i64(plan.cols);
+    const float* const in = own(b);
+    float sum = 0;
+#pragma unroll 4
+    for (int k = lane; k < plan.cols; k += 32) sum = fma(cast<float>(row[k]), in[k], sum);
+    return warp_sum(sum);
+  }
+  __device__ __forceinline__ float have_one(const Phase& p, int b, int column) const {
+    return is_left(p, b) ? wait_for_one(source(p, b) + column) : 0.0f;
+  }
+  __device__ __forceinline__ void odd_product(const Phase& p, const Plan& plan,
+                                              Target& target) const {
+    const bool normed = is_normed(p);
+    if (plan.share == 0) return;
+    Stats stats;
+    if (!kRms && normed) look_at(p, stats);
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      float squares = 0;
+#pragma unroll 1
+      for (int i = int(threadIdx.x); i < plan.cols; i += kThreads) {
+        const float value = have_one(p, b, i);
+        squares = fma(value, value, squares);
+        const float weight = normed ? at<const float>(p.norm)[i] : 1.0f;
+        const float bias = normed && p.norm_bias ? at<const float>(p.norm_bias)[i] : 0.0f;
+        own(b)[i] = centered(p, stats, b, value) * weight + bias;
+      }
+      if (kRms) leave_sum(b, squares);
+    }
+    sync();
+#pragma unroll 1
+    for (int b = 0; b < kBatch; ++b) {
+      const float factor = kRms && normed ? inverse_of(p, left_sum(b)) : 1.0f;
+      for (int row = warp; row < plan.share; row += kWorkers) {
+        const float sum = row_sum(plan, row, 0, b) * factor;
+        const float up = plan.both ? row_sum(plan, row, 1, b) * factor : 0.0f;
+        if (lane == b) put(plan, target, row, b, sum, up, Beside(plan, target, row, b));
+      }
+    }
   }
 
   // ---- the phases
 
   // Where the rows are: once a token, for all phases.
   __device__ __forceinline__ void look_at_rows() const {
-    __syncthreads();
+    sync();
     if (threadIdx.x < kBatch) {
       const u32 b = threadIdx.x;
       here.token[b] = at<const i64>(s.tokens)[b];
       here.place[b] = int(at<const i64>(s.positions)[b]);
       here.over[b] = at<const i64>(s.finished)[b] != 0;
     }
-    __syncthreads();
+    sync();
   }
 
   __device__ __forceinline__ void embed() const {
-    const i64 n = i64(s.hidden);
+    const i64 n = i64(z.hidden);
     const T* const place = at<const T>(s.positions_table);
     for (int b = 0; b < kBatch; ++b) {
       const T* const row = at<const T>(s.embedding) + here.token[b] * n;
-      for (int i = begin(s.hidden) + int(threadIdx.x); i < end(s.hidden); i += kThreads) {
+      for (int i = begin(z.hidden) + int(threadIdx.x); i < end(z.hidden); i += kThreads) {
         float value = 0;  // of a row that has ended: there may be no embedding of padding
         if (!here.over[b]) value = cast<float>(row[i]);
         if (place && !here.over[b]) value += cast<float>(place[here.place[b] * n + i]);
-        x(b)[i] = value;
+        leave(x(b) + i, value, number_now());
       }
     }
   }
 
-  // own = norm(x), by every block for itself. Weights are asked for together with x.
-  __device__ __forceinline__ float* norm(const Phase& p) {
-    const u64 n = s.hidden;
-    const float *const weight = at<const float>(p.norm), *const bias = at<const float>(p.norm_bias);
-    const float eps = float(number(p.eps));
-#pragma unroll 1
-    for (int b = 0; b < kBatch; ++b) {
-      float* const to = own() + b * i64(s.own_pitch);
-      float sum = 0;
-      each_four(x(b), s.x_pitch, [&](int i, Four four) {
-        const Four weights = kRms ? four_at(weight + 4 * i) : Four{1, 1, 1, 1};
+  // A head of q, k or v, every 32nd number of it.
+  static constexpr int kWidest = 256 / 32;
+  __device__ __forceinline__ void have_head(float (&held)[kWidest], const u64* from, int n) const {
+    u64 word[kWidest];
+    wait_until([&] {
+      bool all = true;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          sum += kRms ? four.value[j] * four.value[j] : four.value[j];
-          four.value[j] *= weights.value[j];
-        }
-        *reinterpret_cast<Four*>(to + 4 * i) = four;
-      });
-      sum = block_sum(sum) / float(n);
-      if constexpr (kRms) {
-        const float inverse = 1.0f / sqrtf(sum + eps);
-        for (int i = int(threadIdx.x); i < int(n); i += kThreads) to[i] *= inverse;
-      } else {
-        float squares = 0;
-        for (int i = int(threadIdx.x); i < int(n); i += kThreads)
-          squares += (to[i] - sum) * (to[i] - sum);
-        const float inverse = 1.0f / sqrtf(block_sum(squares) / float(n) + eps);
-        for (int i = int(threadIdx.x); i < int(n); i += kThreads) {
-          const float value = (to[i] - sum) * inverse * weight[i];
-          to[i] = bias ? value + bias[i] : value;
-        }
+      for (int k = 0; k < kWidest; ++k) {
+        word[k] = u64(number_before()) << 32;
+        if (lane + 32 * k < n) word[k] = load_left(from + lane + 32 * k);
       }
-    }
-    ready();
-    return own();
+#pragma unroll
+      for (int k = 0; k < kWidest; ++k) all &= left_number(word[k]) == number_before();
+      return all;
+    });
+#pragma unroll
+    for (int k = 0; k < kWidest; ++k) held[k] = left_value(word[k]);
   }
-
   // A head of q or k, by a warp into shared memory: its norm, if it has one, and its turn by RoPE.
-  __device__ __forceinline__ void turned(const float* from, u64 weights, const Phase& p, int place,
+  __device__ __forceinline__ void turned(const u64* from, u64 weights, const Phase& p, int place,
                                          float* to) const {
-    constexpr int kMost = 256 / 32;
-    const int n = int(s.head_dim), half_turn = p.rope ? int(s.rotary) / 2 : 0;
+    constexpr int kMost = kWidest;
+    const int n = int(z.head_dim), half_turn = p.rope ? int(z.rotary) / 2 : 0;
     const float* const weight = at<const float>(weights);
-    const float* const cosines = at<const float>(s.cosines) + place * i64(s.rotary / 2);
-    const float* const sines = at<const float>(s.sines) + place * i64(s.rotary / 2);
+    const float* const cosines = at<const float>(s.cosines) + place * i64(z.rotary / 2);
+    const float* const sines = at<const float>(s.sines) + place * i64(z.rotary / 2);
     float held[kMost], cosine[kMost / 2] = {}, sine[kMost / 2] = {}, squares = 0;
-#pragma unroll
-    for (int k = 0; k < kMost; ++k) held[k] = lane + 32 * k < n ? from[lane + 32 * k] : 0.0f;
 #pragma unroll
     for (int k = 0; k < kMost / 2; ++k)
       if (lane + 32 * k < half_turn)
         cosine[k] = cosines[lane + 32 * k], sine[k] = sines[lane + 32 * k];
+    have_head(held, from, n);
     if (weight) {
 #pragma unroll
       for (int k = 0; k < kMost; ++k) squares += held[k] * held[k];
@@ -406,7 +762,7 @@ struct DecodeCuda {
     }
 #pragma unroll
     for (int k = 0; k < kMost; ++k)
-      if (lane + 32 * k < int(s.head_pitch)) to[lane + 32 * k] = held[k];
+      if (lane + 32 * k < int(z.head_pitch)) to[lane + 32 * k] = held[k];
     __syncwarp();
 #pragma unroll
     for (int k = 0; k < kMost / 2; ++k) {
@@ -427,288 +783,305 @@ struct DecodeCuda {
     __device__ __forceinline__ Lanes(int pitch, int lane, int warp) : vectors(pitch / kCached) {
       each = vectors <= 4 ? 4 : vectors <= 8 ? 8 : vectors <= 16 ? 16 : 32;
       mine = lane % each, which = lane / each;
-      stride = kWarps * (32 / each);  // positions of a block at once
-      first = warp * (32 / each);     // of this warp
+      stride = kWorkers * (32 / each);  // positions of a block at once
+      first = warp * (32 / each);       // of this warp
     }
   };
-  // Two rounds of positions, a lane's part of each: their loads wait together.
-  static constexpr int kRounds = 2;
+  // What a lane has of a position: its key and its value, whose loads wait together.
   struct Cached {
-    uint4 raw[kRounds][Lanes::kHeld];
-    __device__ __forceinline__ Cached(const T* cache, int pitch, const Lanes& l, int from, int to) {
+    uint4 key[Lanes::kHeld], value[Lanes::kHeld];
+    __device__ __forceinline__ void ask(const T* keys, const T* values, int pitch, const Lanes& l,
+                                        int position, int end) {
 #pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        const int i = from + r * l.stride + l.first + l.which;
+      for (int h = 0; h < Lanes::kHeld; ++h) {
+        const int v = l.mine + 32 * h;
+        const i64 place = position * i64(pitch) + v * Lanes::kCached;
+        key[h] = value[h] = uint4{0, 0, 0, 0};
+        if (position < end && v < l.vectors)
+          key[h] = sixteen_at(keys + place), value[h] = sixteen_at(values + place);
+      }
+    }
+  };
+  // Of a lane's positions, for one head: the largest score, and relative to that the weights' sum
+  // and the sum of values by weights.
+  struct Attended {
+    float most, sum, value[Lanes::kHeld * Lanes::kCached];
+    __device__ __forceinline__ void add(float score,
+                                        const float (&by)[Lanes::kHeld * Lanes::kCached]) {
+      const float larger = score > most ? score : most;
+      const float shrink = exp2f(most - larger), weight = exp2f(score - larger);
+      most = larger, sum = fma(sum, shrink, weight);
 #pragma unroll
-        for (int h = 0; h < Lanes::kHeld; ++h) {
-          const int v = l.mine + 32 * h;
-          raw[r][h] = uint4{0, 0, 0, 0};
-          if (i < to && v < l.vectors)
-            raw[r][h] = sixteen_at(cache + i * i64(pitch) + v * Lanes::kCached);
-        }
+      for (int j = 0; j < Lanes::kHeld * Lanes::kCached; ++j)
+        value[j] = fma(value[j], shrink, weight * by[j]);
+    }
+    // All positions of the warp.
+    __device__ __forceinline__ void put_together(int each) {
+      float largest = most;
+      for (int bit = each; bit < 32; bit *= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, largest, bit);
+        largest = other > largest ? other : largest;
+      }
+      const float shrink = exp2f(most - largest);
+      most = largest, sum *= shrink;
+#pragma unroll
+      for (int j = 0; j < Lanes::kHeld * Lanes::kCached; ++j) value[j] *= shrink;
+      for (int bit = each; bit < 32; bit *= 2) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, bit);
+#pragma unroll
+        for (int j = 0; j < Lanes::kHeld * Lanes::kCached; ++j)
+          value[j] += __shfl_xor_sync(0xffffffffu, value[j], bit);
       }
     }
   };
 
-  // One row's heads that share a key head, over one piece of its cache, by a block. The new
-  // position's key and value come from shared memory, rounded as the cache has them; all others
-  // were there before this step, and are asked for before anything is computed.
-  __device__ __forceinline__ void attend_piece(const Phase& p, int b, int kv, i64 piece) const {
+  // One row's heads that share a key head, over one piece of its cache, by a block: each warp for
+  // positions of its own, then all together. The new position's key and value come from shared
+  // memory, rounded as the cache has them; all others were there before this step, and are asked
+  // for before anything is computed.
+  __device__ __forceinline__ void attend_piece(const Phase& p, int b, int kv, int piece,
+                                               bool alone) const {
     constexpr int kHeld = Lanes::kHeld, kCached = Lanes::kCached, kHeads = 4;
-    const int pitch = int(s.head_pitch), place = here.place[b], chunk = int(s.chunk);
-    const int group = int(u32(s.heads) / u32(s.kv_heads)), width = int(s.head_dim);
-    const int low = int(Pieces(s, p, place).low), begins = int(piece) * chunk;
+    constexpr int kAhead = sizeof(T) == 4 ? 2 : 4;  // positions of a lane that are asked for early
+    const int pitch = int(z.head_pitch), place = here.place[b], chunk = int(z.chunk);
+    const int group = int(z.heads / z.kv_heads), width = int(z.head_dim);
+    const int low = int(Pieces(s, p, place).low), begins = piece * chunk;
     const int from = begins > low ? begins : low;
     const int to = begins + chunk < place + 1 ? begins + chunk : place + 1;
-    const int old = to < place ? to : place;  // up to here it was there before
-    const i64 cache = (b * i64(s.kv_heads) + kv) * i64(s.max_length) * pitch;
+    const i64 cache = (b * i64(z.kv_heads) + kv) * i64(s.max_length) * pitch;
     T *const keys = at<T>(p.keys) + cache, *const values = at<T>(p.values) + cache;
     const Lanes l(pitch, lane, warp);
-    const Cached first_keys(keys, pitch, l, from, old), first_values(values, pitch, l, from, old);
-    const float* const made = qkv(b);
-    const int q_rows = int(s.heads) * width;
-    float *const queries = input, *const new_key = queries + group * pitch;
-    float *const new_value = new_key + pitch, *const scores = new_value + pitch;
-    float* const sums = scores + group * chunk;  // of kWarps warps
+    const int mine = from + l.first + l.which;
+    const int end = to < place ? to : place;
+    Cached held[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) held[j].ask(keys, values, pitch, l, mine + j * l.stride, end);
+    const u64* const made = qkv(b);
+    const int q_rows = int(z.heads) * width;
+    // Queries; sums of warps, of each head values, the largest score and the sum; the new position.
+    float *const queries = input, *const sums = queries + group * pitch;
+    const int at_once = pitch > 128 ? 2 : kHeads;  // heads
+    const int of_head = pitch + 4, of_warp = at_once * of_head;
+    T* const fresh = reinterpret_cast<T*>(sums + kWorkers * of_warp);
     const bool newest = to == place + 1;  // the new position is in this piece: nobody else reads it
 #pragma unroll 1
-    for (int g = warp; g < group + int(newest); g += kWarps) {  // the last one is the key
+    for (int g = warp; g < group + int(newest); g += kWorkers) {  // the last is the key
       const int row = g < group ? (kv * group + g) * width : q_rows + kv * width;
-      turned(made + row, g < group ? p.q_norm : p.k_norm, p, place, queries + g * pitch);
+      float* const turns = g < group ? queries + g * pitch : sums;
+      turned(made + row, g < group ? p.q_norm : p.k_norm, p, place, turns);
       if (g < group) continue;
-      for (int i = lane; i < pitch; i += 32) {
-        const T rounded = cast<T>(new_key[i]);
-        keys[place * i64(pitch) + i] = rounded;
-        new_key[i] = cast<float>(rounded);
-      }
+      for (int i = lane; i < pitch; i += 32)
+        keys[place * i64(pitch) + i] = fresh[i] = cast<T>(turns[i]);
     }
-    if (newest && warp == kWarps - 1) {
-      const float* const value = made + q_rows + (int(s.kv_heads) + kv) * width;
-      for (int i = lane; i < pitch; i += 32) {
-        const T rounded = cast<T>(i < width ? value[i] : 0.0f);
-        values[place * i64(pitch) + i] = rounded;
-        new_value[i] = cast<float>(rounded);
-      }
-    }
-    __syncthreads();
-    const float rate = float(number(p.scaling) * 1.4426950408889634);
-    const int rounds = kRounds * l.stride;
-#pragma unroll 1
-    for (int base = from; base < to; base += rounds) {
-      const Cached held = base == from ? first_keys : Cached(keys, pitch, l, base, old);
+    if (newest && warp == kWorkers - 1) {
+      float value[kWidest];
+      have_head(value, made + q_rows + (int(z.kv_heads) + kv) * width, width);
 #pragma unroll
-      for (int r = 0; r < kRounds; ++r) {
-        if (base + r * l.stride + l.first >= to) break;  // the whole warp
-        const int i = base + r * l.stride + l.first + l.which;
-        float key[kHeld][kCached];
+      for (int k = 0; k < kWidest; ++k) {
+        const int i = lane + 32 * k;
+        if (i < pitch) values[place * i64(pitch) + i] = fresh[pitch + i] = cast<T>(value[k]);
+      }
+    }
+    sync();
+    const float rate = float(number(p.scaling) * 1.4426950408889634);
+#pragma unroll 1
+    for (int g0 = 0; g0 < group; g0 += at_once) {
+      Attended heads[kHeads];
+#pragma unroll
+      for (int g = 0; g < kHeads; ++g) heads[g] = Attended{kNone, 0, {}};
+      if (g0 > 0)
+#pragma unroll
+        for (int j = 0; j < kAhead; ++j)
+          held[j].ask(keys, values, pitch, l, mine + j * l.stride, end);
+#pragma unroll 1
+      for (int i = mine; i - l.which < to; i += l.stride) {  // the whole warp
+        Cached current = held[0];
+#pragma unroll
+        for (int j = 0; j + 1 < kAhead; ++j) held[j] = held[j + 1];
+        held[kAhead - 1].ask(keys, values, pitch, l, i + kAhead * l.stride, end);
+        float key[kHeld * kCached], value[kHeld * kCached];
 #pragma unroll
         for (int h = 0; h < kHeld; ++h) {
-          const Sixteen<T> sixteen(held.raw[r][h]);
-          const int v = l.mine + 32 * h;
+          const int v = (l.mine + 32 * h) * kCached;
+          if (i == place && v < pitch)
+            current.key[h] = sixteen_at(fresh + v),
+            current.value[h] = sixteen_at(fresh + pitch + v);
+          const Sixteen<T> k(current.key[h]), from_cache(current.value[h]);
 #pragma unroll
           for (int j = 0; j < kCached; ++j)
-            key[h][j] = i == place && v < l.vectors ? new_key[v * kCached + j] : sixteen.value[j];
+            key[h * kCached + j] = k.value[j], value[h * kCached + j] = from_cache.value[j];
         }
-#pragma unroll 1
-        for (int g = 0; g < group; ++g) {
-          float sum = 0;
+#pragma unroll
+        for (int g = 0; g < kHeads; ++g) {
+          if (g >= at_once || g0 + g >= group) continue;
+          float score = 0;
 #pragma unroll
           for (int h = 0; h < kHeld; ++h) {
-            const int v = l.mine + 32 * h;
-            if (v >= l.vectors) continue;
+            const int v = (l.mine + 32 * h) * kCached;
+            if (v >= pitch) continue;
 #pragma unroll
             for (int j = 0; j < kCached; j += 4) {
-              const Four query = four_at(queries + g * pitch + v * kCached + j);
+              const Four query =
+                  four_in_shared(__cvta_generic_to_shared(queries + (g0 + g) * pitch + v + j));
 #pragma unroll
-              for (int q = 0; q < 4; ++q) sum = fma(key[h][j + q], query.value[q], sum);
+              for (int q = 0; q < 4; ++q)
+                score = fma(key[h * kCached + j + q], query.value[q], score);
             }
           }
           for (int bit = l.each / 2; bit > 0; bit /= 2)
-            sum += __shfl_xor_sync(0xffffffffu, sum, bit);
-          if (l.mine == 0 && i < to) scores[g * chunk + i - from] = sum * rate;
+            score += __shfl_xor_sync(0xffffffffu, score, bit);
+          heads[g].add(i < to ? score * rate : 2 * kNone, value);
         }
       }
-    }
-    __syncthreads();
-    for (int g = warp; g < group; g += kWarps) {
-      float* const mine = scores + g * chunk;
-      float most = -infinity<float>(), sum = 0;
-      for (int i = lane; i < to - from; i += 32) most = mine[i] > most ? mine[i] : most;
-      most = warp_max(most);
-      for (int i = lane; i < to - from; i += 32) sum += mine[i] = exp2f(mine[i] - most);
-      sum = warp_sum(sum);
-      if (lane == 0) {
-        float* const out = part(b, kv * group + g, piece);
-        out[pitch] = most;
-        out[pitch + 1] = sum;
-      }
-    }
-    __syncthreads();
-    const int heads = pitch > 128 ? 2 : kHeads;  // at once: as many as `sums` has room for
-#pragma unroll 1
-    for (int g0 = 0; g0 < group; g0 += heads) {
-      float sum[kHeads][kHeld][kCached] = {};
-#pragma unroll 1
-      for (int base = from; base < to; base += rounds) {
-        const Cached held = base == from ? first_values : Cached(values, pitch, l, base, old);
 #pragma unroll
-        for (int r = 0; r < kRounds; ++r) {
-          const int i = base + r * l.stride + l.first + l.which;
-          if (i >= to) break;
-#pragma unroll
-          for (int h = 0; h < kHeld; ++h) {
-            const Sixteen<T> sixteen(held.raw[r][h]);
-            const int v = l.mine + 32 * h;
-            float value[kCached];
-#pragma unroll
-            for (int j = 0; j < kCached; ++j)
-              value[j] =
-                  i == place && v < l.vectors ? new_value[v * kCached + j] : sixteen.value[j];
-#pragma unroll
-            for (int g = 0; g < kHeads; ++g) {
-              if (g >= heads || g0 + g >= group) continue;
-              const float weight = scores[(g0 + g) * chunk + i - from];
-#pragma unroll
-              for (int j = 0; j < kCached; ++j) sum[g][h][j] = fma(weight, value[j], sum[g][h][j]);
-            }
-          }
-        }
-      }
-#pragma unroll 1
-      for (int bit = l.each; bit < 32; bit *= 2)
-#pragma unroll
-        for (int g = 0; g < kHeads; ++g)
-#pragma unroll
-          for (int h = 0; h < kHeld; ++h)
-#pragma unroll
-            for (int j = 0; j < kCached; ++j)
-              sum[g][h][j] += __shfl_xor_sync(0xffffffffu, sum[g][h][j], bit);
-#pragma unroll
-      for (int g = 0; g < kHeads; ++g)
+      for (int g = 0; g < kHeads; ++g) {
+        if (g >= at_once || g0 + g >= group) continue;
+        heads[g].put_together(l.each);
+        float* const out = sums + warp * of_warp + g * of_head;
 #pragma unroll
         for (int h = 0; h < kHeld; ++h) {
-          const int v = l.mine + 32 * h;
-          if (l.which != 0 || v >= l.vectors || g >= heads) continue;
+          const int v = (l.mine + 32 * h) * kCached;
+          if (l.which != g % (32 / l.each) || v >= pitch) continue;
 #pragma unroll
-          for (int j = 0; j < kCached; j += 4)
-            *reinterpret_cast<Four*>(sums + (warp * heads + g) * pitch + v * kCached + j) =
-                Four{sum[g][h][j], sum[g][h][j + 1], sum[g][h][j + 2], sum[g][h][j + 3]};
+          for (int j = 0; j < kCached; j += 4) {
+            const float* const four = heads[g].value + h * kCached + j;
+            *reinterpret_cast<Four*>(out + v + j) = Four{four[0], four[1], four[2], four[3]};
+          }
         }
-      __syncthreads();
-      for (int each = int(threadIdx.x); each < heads * pitch; each += kThreads) {
-        const int g = each / pitch;
-        float all = 0;
-#pragma unroll 4
-        for (int w = 0; w < kWarps; ++w) all += sums[w * heads * pitch + each];
-        if (g0 + g < group) part(b, kv * group + g0 + g, piece)[each - g * pitch] = all;
+        if (lane == 0) out[pitch] = heads[g].most, out[pitch + 1] = heads[g].sum;
       }
-      __syncthreads();  // the next heads' sums, or the next piece's scores, go there
+      sync();
+      const int count = (group - g0 < at_once ? group - g0 : at_once) * of_head;
+#pragma unroll 1
+      for (int each = int(threadIdx.x); each < count; each += kThreads) {
+        const int g = each / of_head, k = each - g * of_head, head = kv * group + g0 + g;
+        if (k > pitch + 1 || (alone && k >= width)) continue;
+        const float* const some = sums + g * of_head;
+        float most = kNone, all = 0, weights_ = 0;
+#pragma unroll
+        for (int w = 0; w < kWorkers; ++w) {
+          const float theirs = some[w * of_warp + pitch];
+          most = theirs > most ? theirs : most;
+        }
+#pragma unroll
+        for (int w = 0; w < kWorkers; ++w) {
+          const float shrink = exp2f(some[w * of_warp + pitch] - most);
+          all = fma(shrink, some[w * of_warp + k], all);
+          weights_ = fma(shrink, some[w * of_warp + pitch + 1], weights_);
+        }
+        if (alone)
+          leave(attended(b) + head * width + k, all / weights_, number_now());
+        else
+          leave(part(b, head, piece) + k, k == pitch ? most : all, number_now());
+      }
+      sync();  // the next heads' sums, or the next piece's queries, go there
     }
   }
 
+  // Of a row whose cache has several pieces, one piece's part in putting these together: the
+  // columns of its heads are shared out to the blocks that have attended. Lanes side by side have
+  // pieces of one column.
+  __device__ __forceinline__ void put_together(int b, int kv, const Pieces& pieces,
+                                               int mine) const {
+    const int pitch = int(z.head_pitch), width = int(z.head_dim), count = int(pieces.count());
+    const int all = int(z.heads / z.kv_heads) * width;
+    const int from = all * mine / count, share = all * (mine + 1) / count - from;
+    int lanes = 32;
+    while (lanes > 1 && (lanes * share > kThreads || lanes / 2 >= count)) lanes /= 2;
+#pragma unroll 1
+    for (int first = 0; first < share; first += kThreads / lanes) {
+      const int column = from + first + int(threadIdx.x) / lanes, head = column / width;
+      const bool any = column < from + share;
+      const u64* const parts = part(b, kv * int(z.heads / z.kv_heads) + head, pieces.first);
+      float most = kNone, sum = 0, value = 0;
+#pragma unroll 1
+      for (int i = int(threadIdx.x) % lanes; i < count && any; i += lanes) {
+        const u64* const one = parts + i * i64(z.part_pitch);
+        u64 word[3];
+        wait_until([&] {
+          load_left(one + pitch, word[0], word[1]);
+          word[2] = load_left(one + (column - head * width));
+          return left_number(word[0]) == number_now() && left_number(word[1]) == number_now() &&
+                 left_number(word[2]) == number_now();
+        });
+        const float theirs = left_value(word[0]), larger = theirs > most ? theirs : most;
+        const float shrink = exp2f(most - larger), weight = exp2f(theirs - larger);
+        most = larger;
+        sum = fma(weight, left_value(word[1]), sum * shrink);
+        value = fma(weight, left_value(word[2]), value * shrink);
+      }
+      __syncwarp();
+      float largest = most;
+      for (int bit = 1; bit < lanes; bit *= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, largest, bit);
+        largest = other > largest ? other : largest;
+      }
+      const float shrink = exp2f(most - largest);
+      sum *= shrink, value *= shrink;
+      for (int bit = 1; bit < lanes; bit *= 2) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, bit);
+        value += __shfl_xor_sync(0xffffffffu, value, bit);
+      }
+      if (any && int(threadIdx.x) % lanes == 0)
+        leave(attended(b) + kv * all + column, value / sum, number_now());
+    }
+  }
+
+  // All pieces of all rows are shared out to the blocks. A block's own are all made before it waits
+  // for any of others'.
   __device__ __forceinline__ void attend(const Phase& p) const {
     int each[kBatch], all = 0;
+    bool several = false;
+#pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      const Pieces pieces(s, p, here.place[b]);
-      each[b] = here.over[b] ? 0 : int(pieces.count()) * int(s.kv_heads);
+      const int count = int(Pieces(s, p, here.place[b]).count());
+      each[b] = here.over[b] ? 0 : count * int(z.kv_heads);
       all += each[b];
+      several |= count > 1;
     }
-    int b = 0, before = 0;
 #pragma unroll 1
-    for (int task = begin(u64(all)); task < end(u64(all)); ++task) {
-      while (task - before >= each[b]) before += each[b++];
-      const Pieces pieces(s, p, here.place[b]);
-      const u32 inside = u32(task - before), count = u32(pieces.count());
-      attend_piece(p, b, int(inside / count), pieces.first + inside % count);
-    }
-  }
-
-  // own = the heads' attention, from their pieces: four numbers a thread, four pieces at once.
-  __device__ __forceinline__ float* join(const Phase& attention) {
-    constexpr int kPieces = 4;
-    const int width = int(s.head_dim), pitch = int(s.head_pitch), fours = pitch / 4;
+    for (int made = 0; made < 1 + int(several); ++made) {
+      int b = 0, before = 0;
 #pragma unroll 1
-    for (int b = 0; b < kBatch; ++b) {
-      float* const to = own() + b * i64(s.own_pitch);
-      const Pieces pieces(s, attention, here.place[b]);
-#pragma unroll 1
-      for (int each = int(threadIdx.x); each < int(s.heads) * fours; each += kThreads) {
-        const int head = each / fours, k = 4 * (each - head * fours);
-        float most = -infinity<float>(), sum = 0;
-        Four value = {};
-        const i64 last = here.over[b] ? -1 : pieces.last;
-#pragma unroll 1
-        for (i64 piece = pieces.first; piece <= last; piece += kPieces) {
-          float mosts[kPieces], parts[kPieces] = {};
-          Four fours_[kPieces] = {};
-#pragma unroll
-          for (int i = 0; i < kPieces; ++i) {
-            mosts[i] = -infinity<float>();
-            if (piece + i > last) continue;
-            const float* const one = part(b, head, piece + i);
-            mosts[i] = one[pitch], parts[i] = one[pitch + 1], fours_[i] = four_at(one + k);
-          }
-          float larger = most;
-#pragma unroll
-          for (int i = 0; i < kPieces; ++i) larger = mosts[i] > larger ? mosts[i] : larger;
-          const float shrink = exp2f(most - larger);
-          most = larger, sum *= shrink;
-          for (int j = 0; j < 4; ++j) value.value[j] *= shrink;
-#pragma unroll
-          for (int i = 0; i < kPieces; ++i) {
-            if (piece + i > last) continue;
-            const float weight = exp2f(mosts[i] - most);
-            sum = fma(weight, parts[i], sum);
-            for (int j = 0; j < 4; ++j)
-              value.value[j] = fma(weight, fours_[i].value[j], value.value[j]);
-          }
-        }
-        for (int j = 0; j < 4; ++j)
-          if (k + j < width) to[head * width + k + j] = here.over[b] ? 0.0f : value.value[j] / sum;
+      for (int task = begin(u64(all)); task < end(u64(all)); ++task) {
+        while (task - before >= each[b]) before += each[b++];
+        const Pieces pieces(s, p, here.place[b]);
+        const u32 inside = u32(task - before), count = u32(pieces.count());
+        const int kv = int(inside / count), piece = int(inside % count);
+        if (!made)
+          attend_piece(p, b, kv, int(pieces.first) + piece, count == 1);
+        else if (count > 1)
+          put_together(b, kv, pieces, piece);
       }
     }
-    ready();
-    return own();
-  }
-
-  // The input of a product: norm(x), the heads' attention, or what is between the FFN's products.
-  __device__ __forceinline__ const float* input_of(const Phase& p) {
-    if (p.kind == kProject) return join(near(-1));
-    if (p.kind != kDown) return norm(p);
-    const float* in = at<const float>(s.inner_values);
-    if (s.inner_pitch * kBatch <= s.input_floats) {
-      each_four(in, s.inner_pitch * kBatch,
-                [&](int i, Four four) { *reinterpret_cast<Four*>(input + 4 * i) = four; });
-      in = input;
-    }
-    ready();
-    return in;
   }
 
   // Any product. The last block asks the host during the head's, the longest, whether to go on, and
   // passes on what it says, so that all blocks stop after the same token.
   __device__ __forceinline__ void project(const Phase& p) {
-    const float* const in = input_of(p);
-    const int pitch = int(p.kind == kDown ? s.inner_pitch : s.own_pitch);
-    float* out = x(0);
-    int out_pitch = int(s.x_pitch);
-    if (p.kind == kQkv) out = qkv(0), out_pitch = int(s.qkv_pitch);
-    if (p.kind == kGateUp) out = at<float>(s.inner_values), out_pitch = int(s.inner_pitch);
-    if (p.kind == kHead) out = at<float>(s.logits), out_pitch = int(s.vocab);
+    Target target = {p.kind, x(0), int(z.x_pitch), 0};
+    if (p.kind == kQkv) target.words = qkv(0), target.pitch = int(z.qkv_pitch);
+    if (p.kind == kGateUp) target.words = inner(0), target.pitch = int(z.inner_pitch);
+    if (p.kind == kHead) target.pitch = int(s.vocab);
     if (p.kind == kHead && block == blocks - 1 && threadIdx.x == 0)
       *halted() = load_from_host(s.halt) != 0;
-    const u64 best = in == input ? product<true>(p.kind, in, pitch, out, out_pitch)
-                                 : product<false>(p.kind, in, pitch, out, out_pitch);
-    if (p.kind == kHead) rank(best);
+    const Plan& plan = weights.plan(now);
+    if (plan.parts == 0)
+      odd_product(p, plan, target);
+    else
+      product(p, target);
+    if (p.kind == kHead) rank(target.best);
   }
 
   // After the head's product: leaves the largest key of this block's logits beside them, so that no
-  // block has to read all of them again to find the likeliest.
+  // block has to read all of them again to find the likeliest. A thread's are of one row of the
+  // batch.
   __device__ __forceinline__ void rank(u64 best) {
     if (threadIdx.x < kBatch) here.most[threadIdx.x] = 0;
-    __syncthreads();
-    if (lane < kBatch) atomicMax(&here.most[lane], best);
-    __syncthreads();
+    sync();
+    const bool tiles = weights.plan(now).parts;
+    if (best) atomicMax(&here.most[tiles ? int(threadIdx.x) % kBatch : lane], best);
+    sync();
     if (threadIdx.x < kBatch)
       at<u64>(s.bests)[threadIdx.x * blocks + block] = here.most[threadIdx.x];
   }
@@ -745,7 +1118,7 @@ struct DecodeCuda {
         next = plain && stepped
                    ? likeliest(b)
                    : sampled<kThreads>(s, reinterpret_cast<char*>(input), b, s.drawn + u64(token));
-      __syncthreads();
+      sync();
       if (threadIdx.x != 0) continue;
       if (!over) {
         at<u8>(s.seen)[b * i64(s.vocab) + next] = 1;
@@ -760,29 +1133,22 @@ struct DecodeCuda {
 
   // ---- waiting
 
-  // All blocks for all; false, for everyone, where somebody did not come in time. `waits` counts.
-  __device__ __forceinline__ bool all_here(u32& waits, u32 phase) {
-    u32 *const arrived = at<u32>(s.barrier), *const failed = arrived + 32;
+  // All blocks for all, once everything before is seen by everyone.
+  __device__ __forceinline__ void wait_for_all(u32& waits) const {
+    u32* const counted = at<u32>(s.barrier);
     ++waits;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      count_release(arrived);
-      here.lost = 0;
-      const u32 wanted = waits * u32(s.parties);
-      u64 start = 0;  // of the watch, which is looked at seldom: that takes time too
-      for (u32 turn = 1; load_acquire(arrived) < wanted; ++turn) {
-        if (turn % 256) continue;
-        start = start ? start : nanoseconds();
-        if (nanoseconds() - start > s.watchdog) atomicAdd(failed, 1u);
-        if (load_acquire(failed)) {
-          here.lost = 1;
-          break;
-        }
-      }
-    } else if (warp == 1) {
-      look_ahead(phase);
-    }
-    __syncthreads();
+    sync();
+    if (threadIdx.x != 0) return;
+    count_release(counted);
+    const u32 wanted = waits * u32(s.parties);
+    wait_until([&] { return load_acquire(counted) >= wanted; });
+  }
+  // False, for all threads, where this block has waited in vain.
+  __device__ __forceinline__ bool next_phase() {
+    sync();
+    if (threadIdx.x == 0) weights.pass(now);
+    ++now;
+    weights.wait_for(now);
     return here.lost == 0;
   }
 
@@ -805,77 +1171,54 @@ struct DecodeCuda {
     }
   }
 
-  // The words of phase number `phase` on their way, by a warp.
-  __device__ __forceinline__ void fetch_phase(u32 ahead, u32 phase) const {
-    constexpr u32 kWords = sizeof(Phase) / 8;
-    static_assert(kWords <= 32, "a lane has one word");
-    if (u32(lane) < kWords)
-      fetch_word(reinterpret_cast<u64*>(&here.near[(now + ahead) % kNear]) + lane,
-                 at<const u64>(s.phases) + phase * kWords + lane);
-  }
-
-  // What can be done for the next phases before this one is done everywhere, by a warp: their words
-  // and, of products that will be, their plans.
-  __device__ __forceinline__ void look_ahead(u32 phase) {
-    fetched();  // words that were asked for after the last phase
-    __syncwarp();
-    const u32 count = u32(s.phase_count);
-    u32 planned = here.planned;
-#pragma unroll 1
-    while (looked < now + kNear - 1 && planned < done + kPlans && looked_token < i64(s.steps)) {
-      const Phase& p = here.near[looked % kNear];
-      if (is_product(p)) make_plan(p, here.plans[planned++ % kPlans]);
-      ++looked;
-      if (++looked_phase == count) looked_phase = 0, ++looked_token;
-    }
-    __syncwarp();
-    if (lane == 0) here.planned = planned;
-    fetch_phase(kNear - 1, (phase + kNear - 1) % count);
-  }
-
-  // Waits for everything that was sent for.
-  __device__ __forceinline__ void drain() {
-    while (sent) take();
-  }
-
-  // The kernel: tokens, phases, waits.
-  __device__ __forceinline__ void run() {
-    // What kernel_cuda.py makes room for.
-    static_assert(sizeof(Shared) <= 4096 && kSlots * kSlot == 2 * 4096, "_DECLARED, _STREAM");
-    static_assert(Sampler<kThreads>::kScratch <= 4 * 4104, "_SAMPLING");
+  // The workers' part: tokens, phases, waits.
+  __device__ __forceinline__ void work() {
     const u32 count = u32(s.phase_count);
     u32 phase = u32(s.first_phase), waits = 0;
-    if (lane < kSlots) open_arrival(&here.arrival[warp][lane]);
-    if (threadIdx.x == 0) here.planned = 0;
-    __syncthreads();
-    if (warp == 1) {
-      looked_phase = phase;
-      for (u32 ahead = 0; ahead < kNear - 1; ++ahead) fetch_phase(ahead, (phase + ahead) % count);
-      look_ahead(phase);
-    }
+    weights.wait_for(0);
     look_at_rows();
     bool stepped = phase == 0;  // whether this token had all phases
     u64 before = nanoseconds();
 #pragma unroll 1
     for (i64 token = 0; token < i64(s.steps);) {
-      run_phase(near(0), token, stepped);
+      run_phase(weights.near(now), token, stepped);
       const bool last = phase + 1 == count;
-      if (!(last && token + 1 == i64(s.steps)) && !all_here(waits, phase)) return drain();
+      if (last && token + 1 == i64(s.steps)) return;
+      if (phase + 2 >= count) wait_for_all(waits);  // for the logits, and for the next tokens
+      if (!next_phase()) return;
       if (block == 0 && threadIdx.x == 0) {
         const u64 after = nanoseconds();
         atomicAdd(at<u64>(s.clocks) + phase, after - before);
         before = after;
       }
-      ++now;
       ++phase;
       if (!last) continue;
       phase = 0, stepped = true;
       ++token;
       const bool halt = *halted();  // while the rows are looked at
       look_at_rows();
-      if (all_over() || halt) break;
+      if (all_over() || halt) return;
     }
-    drain();
+  }
+
+  // The kernel.
+  __device__ __forceinline__ void run() {
+    // What kernel_cuda.py makes room for.
+    static_assert(
+        sizeof(Shared) <= 4096 && Weights::kSlot == 16 * (Weights::kMine * (kWorkers / 2) + 16),
+        "_DECLARED, _slot");
+    static_assert(kTiles > 0, "a thread puts one sum together");
+    static_assert(Sampler<kThreads>::kScratch <= 4 * 4104, "_SAMPLING");
+    if (threadIdx.x == 0) weights.open(), here.lost = 0;
+    __syncthreads();
+    if (warp >= kWorkers) {
+      have_fewer_registers<40>();
+      if (warp < kWorkers + 2) weights.send_all(s, u32(warp - kWorkers));
+      return;
+    }
+    have_more_registers<232>();
+    work();
+    if (threadIdx.x == 0) weights.end_all();
   }
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "decode.h"
+#include "decode_memory_cuda.h"
 #include "math.h"
 #include "random.h"
 
@@ -26,11 +27,11 @@ struct Sampler {
   __device__ static u64 weight_of(float chance) { return u64(double(chance) * 0x1p40); }
 
   __device__ u64 block_total(u64 value, u64* room) const {
-    __syncthreads();
+    together<kThreads>();
     if (threadIdx.x == 0) *room = 0;
-    __syncthreads();
+    together<kThreads>();
     if (value) atomicAdd(room, value);
-    __syncthreads();
+    together<kThreads>();
     return *room;
   }
 
@@ -45,15 +46,15 @@ struct Sampler {
       const int bits = digit < 2 ? 11 : 10, upper = shift;
       shift -= bits;
       const u32 mask = (1u << bits) - 1;
-      __syncthreads();
+      together<kThreads>();
       for (u32 i = threadIdx.x; i <= mask; i += kThreads) bins[i] = 0;
-      __syncthreads();
+      together<kThreads>();
       for (i64 i = threadIdx.x; i < i64(s.vocab); i += kThreads) {
         const u32 key = ordered(scores[i]);
         if (key < least || (upper < 32 && (key >> upper) != (prefix >> upper))) continue;
         atomicAdd(&bins[(key >> shift) & mask], chances ? weight_of(chances[i]) : u64(1));
       }
-      __syncthreads();
+      together<kThreads>();
       if (threadIdx.x == 0) {
         u32 bin = mask, lowest = mask;
         for (;; --bin) {
@@ -67,7 +68,7 @@ struct Sampler {
         }
         found[0] = bin, found[1] = above;
       }
-      __syncthreads();
+      together<kThreads>();
       prefix |= u32(found[0]) << shift;
       above = found[1];
     }
@@ -86,9 +87,9 @@ struct Sampler {
     u64 sum = 0;
     for (i64 i = from; i < to; ++i)
       if (ordered(scores[i]) >= least) sum += weight_of(chances[i]);
-    __syncthreads();
+    together<kThreads>();
     sums[me] = sum;
-    __syncthreads();
+    together<kThreads>();
     if (me == 0) {
       u64 before = 0;
       i64 last = -1;  // with any weight
@@ -105,7 +106,7 @@ struct Sampler {
       if (chosen[0] < 0) chosen[0] = last;
       chosen[1] = i64(before);
     }
-    __syncthreads();
+    together<kThreads>();
     if (me == chosen[0]) {
       u64 before = u64(chosen[1]);
       i64 best = from;
@@ -118,7 +119,7 @@ struct Sampler {
       }
       chosen[2] = best;
     }
-    __syncthreads();
+    together<kThreads>();
     return chosen[2];
   }
 
@@ -138,11 +139,11 @@ struct Sampler {
       const u64 key = key_of(score, i);
       best = key > best ? key : best;
     }
-    __syncthreads();
+    together<kThreads>();
     if (threadIdx.x == 0) *room = 0;
-    __syncthreads();
+    together<kThreads>();
     atomicMax(room, best);
-    __syncthreads();
+    together<kThreads>();
     best = *room;
     const i64 first = token_of(best);
     const double temperature = number(s.temperature), top_p = number(s.top_p);
