@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from compiler.counted import launches
 from megafuse.compiler.backend import backend
-from megafuse.runtime import cpp
+from megafuse.runtime import cpp, generated
 
 pytestmark = [
     pytest.mark.skipif(cpp.find() is None, reason="no C++ compiler"),
@@ -31,3 +33,19 @@ def test_halves_of_any_size() -> None:
         ours, theirs = (torch.autograd.grad(each.sum(), x) for each in (out, expected))
         torch.testing.assert_close(ours, theirs)
     assert launches(lambda: call(x)) == 1
+
+
+def test_short_and_long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two variants of a kernel serve all lengths; on a CPU 64 elements divide them."""
+    built: list[Any] = []
+    usual = generated.kernel
+    monkeypatch.setattr(generated, "kernel", lambda *what: (built.append(what), usual(*what))[1])
+
+    def biased(x: Tensor, bias: Tensor) -> Tensor:
+        return torch.tanh(x + bias)
+
+    call = torch.compile(biased, backend=backend, dynamic=True)
+    for cols in (12, 30, 200, 100, 62):
+        x, bias = torch.randn(3, cols), torch.randn(cols)
+        torch.testing.assert_close(call(x, bias), biased(x, bias))
+    assert 1 <= len(built) <= 2

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from optim.test_optim import KINDS, SHAPES, stepped
+from optim.cases import KINDS, SHAPES, stepped
 
 import megafuse as mf
 from cuda_on_cpu.gpu import ORDERS, Gpu
