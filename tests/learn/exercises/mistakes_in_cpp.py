@@ -32,7 +32,40 @@ MISTAKES: Mistakes = {
         ),
     },
     "walk": {
-        "not scaled": (" * scale[c]", "", "37 × 29", "The scale is left out"),
+        "the scale of the row": ("scale[c]", "scale[r]", "29 × 37", "The scale is taken by row"),
+        "a sum": ("* scale[c]", "+ scale[c]", "29 × 37", "The scale is added"),
+        "one scale for all": ("scale[c]", "scale[0]", "29 × 37", "the factor of the first one"),
+        "only x is walked down": (
+            "= x[r * cols + c]",
+            "= x[c * rows + r]",
+            "29 × 37",
+            "rows became columns",
+        ),
+        "both are walked down": (
+            "[r * cols + c]",
+            "[c * rows + r]",
+            "29 × 37",
+            "was walked at c * rows + r",
+        ),
+        "rows as a row's length": (
+            "[r * cols + c]",
+            "[r * rows + c]",
+            "29 × 37",
+            "it begins at r * cols",
+        ),
+        "the column is the place modulo rows": (
+            "scale[c]",
+            "scale[(r * cols + c) % rows]",
+            "29 × 37",
+            "and not modulo rows",
+        ),
+        "added to what is not there": (
+            "out[r * cols + c] =",
+            "out[r * cols + c] +=",
+            "written first",
+            "`+=` reads before it writes",
+        ),
+        "not scaled": (" * scale[c]", "", "29 × 37", "The scale is left out"),
         "four columns at a time": (
             "  for (long r = 0; r < rows; ++r) {\n    for (long c = 0; c < cols; ++c) {",
             (
@@ -51,8 +84,8 @@ MISTAKES: Mistakes = {
         "the last column is left out": (
             "c < cols",
             "c < cols - 1",
-            "37 × 29",
-            "Never written: column 28 of 0 to 28",
+            "29 × 37",
+            "Never written: column 36 of 0 to 36",
         ),
     },
     "cut_a_pass": {
