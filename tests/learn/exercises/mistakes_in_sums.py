@@ -6,6 +6,51 @@ from exercises.checked import Mistakes
 
 MISTAKES: Mistakes = {
     "warp_sum": {
+        "the tail is forgotten": (
+            "c < cols; c",
+            "c < cols / 32 * 32; c",
+            "rows of 20",
+            "The last floats are left out",
+        ),
+        "32 floats": (
+            "c < cols; c",
+            "c < cols && c < 32; c",
+            "rows of 1,000",
+            "the sum of the first 32 floats",
+        ),
+        "a mean": ("out[row] = sum", "out[row] = sum / cols", "rows of 32", "That is the mean"),
+        "lanes go on by 1": ("c += 32", "c += 1", "rows of 32", "Floats are in it several times"),
+        "all lanes begin at 0": (
+            "c = lane;",
+            "c = 0;",
+            "rows of 32",
+            "Every lane begins at float 0",
+        ),
+        "one thread of the block": (
+            "lane == 0",
+            "threadIdx.x == 0",
+            "rows of 32",
+            "one thread of the block, and it has four warps",
+        ),
+        "one round": (
+            "for (int d = 16; d > 0; d /= 2) {",
+            "{\n    int d = 16;",
+            "rows of 32",
+            "Only the round d = 16 was run",
+        ),
+        "d goes down by 2": ("d /= 2", "d -= 2", "rows of 32", "d is halved in every round"),
+        "a lane for all": (
+            "__shfl_down_sync",
+            "__shfl_sync",
+            "rows of 32",
+            "gives every lane what lane d has",
+        ),
+        "a step too far": (
+            "c < cols",
+            "c <= cols",
+            "stays inside",
+            "its last float is number cols - 1",
+        ),
         "a round too many": ("int d = 16", "int d = 32", "rows of 32", "Twice the sum"),
         "up in place of down": (
             "__shfl_down_sync",
@@ -46,6 +91,44 @@ MISTAKES: Mistakes = {
         ),
     },
     "block_sum": {
+        "begins with 1": ("int w = 0", "int w = 1", "rows of 256", "Warp 0's sum is left out"),
+        "the last one alone": (
+            "all += sums[w]",
+            "all = sums[w]",
+            "rows of 256",
+            "That is the last warp's sum alone",
+        ),
+        "every warp the same": (
+            "c = t;",
+            "c = lane;",
+            "rows of 256",
+            "Every warp has summed the same floats",
+        ),
+        "lane 31": (
+            "if (lane == 0) sums",
+            "if (lane == 31) sums",
+            "rows of 256",
+            "Lane 31 of each warp wrote",
+        ),
+        "a round is missing": ("d > 0", "d > 1", "rows of 256", "The round d = 1 is missing"),
+        "each thread a stretch": (
+            "for (int c = t; c < cols; c += 256) sum += x[row * cols + c];",
+            (
+                "int each = (cols + 255) / 256;\n"
+                "  for (int c = t * each; c < (t + 1) * each && c < cols; ++c) {\n"
+                "    sum += x[row * cols + c];\n"
+                "  }"
+            ),
+            "bytes moved",
+            "each lane walks a stretch of its own",
+        ),
+        "rows of 256 floats": (
+            "x[row * cols + c]",
+            "x[row * 256 + c]",
+            "stays inside",
+            "Row r begins at r * cols",
+        ),
+        "not shared": ("__shared__ float", "float", "rows of 256", "An array without __shared__"),
         "one place for all warps": (
             "sums[warp] = sum",
             "sums[lane] = sum",
