@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.compiler import fuse
-from megafuse.compiler.fuzz import Argument, Program, check
+from megafuse.compiler.fuzz import Argument, Program, check, trial
 from megafuse.graph import torch_versions
 
 
@@ -256,3 +256,30 @@ def test_a_softmax_of_one_beside_a_sum() -> None:
     for shape in ((3, 2, 3, 1), (16, 2, 7, 1)):
         x = torch.randn(shape)
         torch.testing.assert_close(fused(x), both(x))
+
+
+def test_results_whose_elements_share_a_place() -> None:
+    """Poisoned as if each had a place of its own: the heap behind it was overwritten."""
+    source = """
+        def program(a0):
+            v0 = F.pad(a0, (0, 1, 2, 0))
+            v1 = v0.unsqueeze(-1).expand(*v0.shape, 300)
+            v2 = v0.exp().unfold(-1, 2, 1)
+            return v1, v2
+    """
+    check(Program.of_source(source, [Argument("a0", "float32", ((3, 1), (3, 1)))]))
+
+
+def test_dropout_beside_an_empty_argument() -> None:
+    """It runs unfused, as PyTorch draws, and was held to what the fused one draws."""
+    source = """
+        def program(a0, a1):
+            v0 = F.dropout(a1, 0.3)
+            return v0, a0
+    """
+    arguments = [
+        Argument("a0", "float32", ((0, 3), (0, 3))),
+        Argument("a1", "float32", ((5, 40), (5, 40))),
+    ]
+    outcome = trial(Program.of_source(source, arguments, seed=7049))
+    assert outcome.verdict == "right", outcome

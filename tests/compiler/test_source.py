@@ -77,6 +77,20 @@ def test_importing_the_package_imports_no_tracer() -> None:
     assert ran.stdout.strip() == "[]"
 
 
+@pytest.mark.slow  # torch is imported anew
+def test_a_first_call_imports_no_export() -> None:
+    """torch's ShapeEnv imports it to tell the user's line from its own, which nobody reads."""
+    code = (
+        "import sys, torch, megafuse as mf\n"
+        "fused = mf.fuse(lambda x, k: x.sigmoid() * k)\n"
+        "assert fused(torch.randn(5, 7), 2.0).shape == (5, 7) and len(fused.variants) == 1\n"
+        "slow = 'torch.export._trace', 'torch._inductor.sizevars'\n"
+        "print([m for m in slow if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n", ran.stderr
+
+
 def test_an_ops_reference_shows_its_own_lines() -> None:
     """Of the package, only those who trace are not the user."""
     gate = torch.randn(4, 6)

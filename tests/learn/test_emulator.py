@@ -107,6 +107,23 @@ def test_shuffles_barriers_and_atomics(run):
     assert counted.lines[6].atomics == 64
 
 
+def test_a_float_of_shared_memory_or_0_is_a_float(run):
+    """`?:` made an int of the two: a right kernel came out wrong."""
+    _, out = run(
+        "__shared__ float half[64];\n"
+        "half[t] = t + 0.5f;\n"
+        "__syncthreads();\n"
+        "float either = t < 8 ? half[t] : 0, other = t < 8 ? 0 : half[t];\n"
+        "float real = t < 8 ? half[t] : 0.25f;\n"
+        "float sums = half[t] + half[t] - half[t] * 1 - 2 * -half[t];\n"
+        "if (half[t] < half[63] && half[t] >= 0 && half[t] != 7) sums += half[t];\n"
+        "out[t] = either + other + real * 2 + int(half[t]) + (half[t] ? 1 : 0) + sums;"
+    )
+    expected = [t + 0.5 + (2 * t + 1 if t < 8 else 0.5) + t + 1 for t in range(64)]
+    expected = [e + (t + 0.5) * (4 if t < 63 else 3) for t, e in enumerate(expected)]
+    assert out[:64].tolist() == expected
+
+
 def test_blocks_meet_at_a_barrier_of_their_own(run):
     text = (
         "out[blockIdx.x] = 1;\n__syncthreads();\n"

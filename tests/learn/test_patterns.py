@@ -48,6 +48,10 @@ UNWRITTEN = patterns.blank(1)[0]
         (changed(1, 0.0), "Wrong: row 1 of 0 to 7. The others are right. They are 0."),
         (torch.where(EXACT > 1.05, EXACT**2, EXACT), "Hardly any element is right."),
         (2 * EXACT, "No element is right. Each is 2 times what it should be."),
+        (
+            1.00005 * EXACT,
+            "No element is right. Each is right in its first digits, and not in the last.",
+        ),
         (EXACT - 0.5, "No element is right. Each is too small by 0.5."),
         (EXACT.flip(0), "No element is right. The values are right, but stand in other places."),
     ],
@@ -79,3 +83,10 @@ def test_a_known_mistake_is_called_by_its_name():
 
 def test_one_number_has_no_pattern():
     assert says(torch.ones(1), torch.zeros(1, dtype=torch.float64)) == ""
+
+
+def test_a_factor_holds_for_all_of_them():
+    """Where the right ones are 0, a quotient says nothing: these are not 0 times anything."""
+    exact = torch.linspace(-1, 1, 96, dtype=torch.float64).clamp(min=0)
+    told = says(torch.linspace(-1, 1, 96).clamp(max=0), exact)
+    assert "times" not in told

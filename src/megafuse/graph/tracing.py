@@ -26,11 +26,19 @@ from megafuse.graph import origin, random_calls
 from megafuse.graph.errors import CaptureError
 
 
+class _Shapes(ShapeEnv):
+    """Does not note which line asked for a symbol or a guard: origin.py knows the user's lines. The
+    first such note imports torch.export, a twelfth of what a first call imports."""
+
+    def _get_user_frame(self) -> None:
+        return None
+
+
 class StandIns:
     """Fake tensors and symbolic numbers of one capture."""
 
     def __init__(self, symbolic_sizes: bool) -> None:
-        self.shapes = ShapeEnv(
+        self.shapes = _Shapes(
             duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
         )
         self.mode = FakeTensorMode(shape_env=self.shapes, static_shapes=False)

@@ -19,9 +19,10 @@ EACH = pytest.mark.parametrize(
     [n if e.is_python else pytest.param(n, marks=NEEDS_COMPILER) for n, e in EXERCISES.items()],
 )
 
-# By exercise and by what a learner got wrong: what of the solution becomes what, which finding
-# fails, and the sentence that names the mistake.
-Mistakes = dict[str, dict[str, tuple[str, str, str, str]]]
+Texts = str | tuple[str, ...]
+# By exercise and by what a learner got wrong: what of the solution becomes what (one text, or
+# several), which finding fails, and the sentence that names the mistake.
+Mistakes = dict[str, dict[str, tuple[Texts, Texts, str, str]]]
 
 
 def check(name: str, path: Path, device: str = "cpu") -> list[Finding]:

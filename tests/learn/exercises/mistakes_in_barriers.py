@@ -6,6 +6,42 @@ from exercises.checked import Mistakes
 
 MISTAKES: Mistakes = {
     "grid_barrier": {
+        "a read and a write": (
+            "atomicAdd(arrived, 1u);",
+            "*arrived += 1;",
+            "no races",
+            "The counter is changed by a read and a write",
+        ),
+        "every thread is waited for": (
+            "< gridDim.x) {",
+            "< gridDim.x * blockDim.x) {",
+            "ends",
+            "It waits for an arrival of every thread",
+        ),
+        "the wrong way round": (
+            "0u) < gridDim.x",
+            "0u) == gridDim.x",
+            "ends",
+            "The loop goes on while all have come",
+        ),
+        "one block": (
+            "threadIdx.x == 0",
+            "blockIdx.x == 0",
+            "no races",
+            "blockIdx.x == 0 picks a block",
+        ),
+        "a thread of each warp": (
+            "threadIdx.x == 0",
+            "threadIdx.x % 32 == 0",
+            "no races",
+            "One thread of each warp counts",
+        ),
+        "set back too early": (
+            "gridDim.x) {\n    }\n",
+            "gridDim.x) {\n    }\n    *arrived = 0;\n",
+            "no races",
+            "The counter is set back to 0",
+        ),
         "the block has not come": (
             "grid_barrier(Counter arrived) {\n  __syncthreads();",
             "grid_barrier(Counter arrived) {",
@@ -64,6 +100,54 @@ MISTAKES: Mistakes = {
         ),
     },
     "megakernel": {
+        "the barrier at the end": (
+            ("  grid_barrier(arrived);\n\n", "y[o] = v + b2[o];\n  }\n"),
+            ("\n", "y[o] = v + b2[o];\n  }\n  grid_barrier(arrived);\n"),
+            "no races",
+            "The barrier comes after both phases",
+        ),
+        "rows of w1": (
+            "w1 + j * ins",
+            "w1 + j * hidden",
+            "one block",
+            "Row j of w1 was taken from j * hidden on",
+        ),
+        "rows of w2": (
+            "w2 + o * hidden",
+            "w2 + o * outs",
+            "one block",
+            "Row o of w2 was taken from o * outs on",
+        ),
+        "too short a product": (
+            "x, ins)",
+            "x, hidden)",
+            "one block",
+            "The first product has hidden terms",
+        ),
+        "the bias after the ReLU": (
+            "fmaxf(v + b1[j], 0.0f)",
+            "fmaxf(v, 0.0f) + b1[j]",
+            "one block",
+            "b1 is added after the ReLU",
+        ),
+        "h of outs rows": (
+            "j < hidden;",
+            "j < outs;",
+            "written first",
+            "phase 1 writes h[j] for every j",
+        ),
+        "h in shared memory": (
+            ("  int lane", "h[j] =", "h, hidden)"),
+            ("  __shared__ float mine[256];\n  int lane", "mine[j] =", "mine, hidden)"),
+            "written first",
+            "which is each block's own",
+        ),
+        "warps without a row return": (
+            "  for (int j = warp;",
+            "  if (warp >= hidden) return;\n  for (int j = warp;",
+            "barriers",
+            "also one that has no row to compute",
+        ),
         "all lanes write": ("if (lane == 0) h[j]", "h[j]", "no races", "lane 0 writes"),
         "x goes into both layers": (
             "dot(w2 + o * hidden, h, hidden)",

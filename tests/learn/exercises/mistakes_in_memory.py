@@ -6,6 +6,14 @@ from exercises.checked import Mistakes
 
 MISTAKES: Mistakes = {
     "cuda_index": {
+        "blocks overlap": (
+            "blockDim.x * 4 +",
+            "blockDim.x +",
+            "no races",
+            "Two blocks write the same element",
+        ),
+        "rounds overlap": ("k * blockDim.x", "k * 32", "no races", "Within a block two rounds"),
+        "a difference": ("+ y[i]", "- y[i]", "one block", "y is subtracted"),
         "a round too few": (
             "k < 4",
             "k < 3",
@@ -50,6 +58,56 @@ MISTAKES: Mistakes = {
         ),
     },
     "grid_2d": {
+        "bounds swapped": (
+            "r < rows && c < cols",
+            "r < cols && c < rows",
+            "stays inside",
+            "changed places where they are bounded",
+        ),
+        "or": ("&&", "||", "stays inside", "both must hold"),
+        "one too many": (
+            "r < rows && c < cols",
+            "r <= rows && c <= cols",
+            "stays inside",
+            "lets one too many through",
+        ),
+        "the bias by element": (
+            "bias[c]",
+            "bias[r * cols + c]",
+            "stays inside",
+            "bias has a number for each column",
+        ),
+        "the other side of a block": (
+            "blockIdx.x * blockDim.x",
+            "blockIdx.x * blockDim.y",
+            "no races",
+            "blockIdx.x goes with blockDim.x",
+        ),
+        "one column of blocks": (
+            "blockIdx.x * blockDim.x + ",
+            "",
+            "no races",
+            "all blocks side by side do the same",
+        ),
+        "rows as a row's length": (
+            "[r * cols + c]",
+            "[r * rows + c]",
+            "no races",
+            "Row r was taken from r * rows on",
+        ),
+        "a factor": ("+ bias[c]", "* bias[c]", "8 × 32", "The bias is a factor"),
+        "the bias of the thread": (
+            "bias[c]",
+            "bias[threadIdx.x]",
+            "64 × 96",
+            "The bias was taken at threadIdx.x",
+        ),
+        "only x is walked down": (
+            "= x[r * cols + c]",
+            "= x[c * rows + r]",
+            "8 × 32",
+            "rows became columns",
+        ),
         "the bias of the row": ("bias[c]", "bias[r]", "8 × 32", "The bias was taken by row"),
         "one row of blocks": (
             "blockIdx.y * blockDim.y + ",
@@ -89,6 +147,43 @@ MISTAKES: Mistakes = {
         ),
     },
     "stage": {
+        "a colour is left out": (
+            " + 0.1f * pixels[t + 2]",
+            "",
+            "one block",
+            "The blue is left out",
+        ),
+        "the first block's pixels": (
+            "= rgb[first + at]",
+            "= rgb[at]",
+            "1,000",
+            "Every block fetched the pixels of the first",
+        ),
+        "the picture's pixel in the block": (
+            "int t = 3 * threadIdx.x",
+            "int t = 3 * i",
+            "stays inside",
+            "pixels has the floats of this block alone",
+        ),
+        "rounds a float apart": (
+            "k * 128 + threadIdx.x",
+            "k + threadIdx.x",
+            "no races",
+            "a round is 128 floats",
+        ),
+        "every block writes the first pixels": (
+            "grey[i] =",
+            "grey[threadIdx.x] =",
+            "no races",
+            "pixel i is blockIdx.x * 128",
+        ),
+        "not shared": ("__shared__ float", "float", "one block", "An array without __shared__"),
+        "whole numbers": (
+            ("0.3f", "0.6f", "0.1f"),
+            ("3 / 10", "6 / 10", "1 / 10"),
+            "one block",
+            "3 / 10 is 0",
+        ),
         "two rounds of three": ("k < 3", "k < 2", "written first", "was never fetched"),
         "pixels a float apart": (
             "int t = 3 * threadIdx.x",
@@ -131,6 +226,24 @@ MISTAKES: Mistakes = {
         ),
     },
     "transpose": {
+        "a row of out": (
+            "out[c * rows + r]",
+            "out[c * cols + r]",
+            "stays inside",
+            "A row of out is `rows` long",
+        ),
+        "a tile that is too narrow": (
+            "tile[32][33]",
+            "tile[32][31]",
+            "stays inside",
+            "The tile has 32 rows of 32 floats",
+        ),
+        "rows twice": (
+            "k += 8) {\n    int c = blockIdx.x * 32 + k;",
+            "k += 4) {\n    int c = blockIdx.x * 32 + k;",
+            "no races",
+            "Two threads of a block write the same element",
+        ),
         "blocks do not change places": (
             "int r = blockIdx.y * 32 + threadIdx.x;",
             "int r = blockIdx.x * 32 + threadIdx.x;",
@@ -173,6 +286,29 @@ MISTAKES: Mistakes = {
         ),
     },
     "wide_loads": {
+        "the block is forgotten": (
+            "blockIdx.x * blockDim.x +",
+            "",
+            "no races",
+            "Every block has the same groups",
+        ),
+        "nothing is multiplied": (
+            "    v.x *= factor;\n    v.y *= factor;\n    v.z *= factor;\n    v.w *= factor;\n",
+            "",
+            "4,096",
+            "Nothing is multiplied",
+        ),
+        "narrow stores": (
+            "    reinterpret_cast<float4*>(out)[i] = v;\n",
+            (
+                "    out[4 * i] = v.x;\n"
+                "    out[4 * i + 1] = v.y;\n"
+                "    out[4 * i + 2] = v.z;\n"
+                "    out[4 * i + 3] = v.w;\n"
+            ),
+            "requests",
+            "The loads take 16 bytes at a time, the stores 4",
+        ),
         "groups of groups": ("(x)[i]", "(x)[4 * i]", "stays inside", "four times too far"),
         "one of four": (
             "    v.y *= factor;\n    v.z *= factor;\n    v.w *= factor;\n",
@@ -201,6 +337,56 @@ MISTAKES: Mistakes = {
         "three of four": ("    v.w *= factor;\n", "", "4,096", "v.w is not multiplied"),
     },
     "gemm_tile": {
+        "the tile of x is turned": (
+            "xs[ty][tx] =",
+            "xs[tx][ty] =",
+            "one tile",
+            "The tile of x was turned",
+        ),
+        "the operands swapped": (
+            "xs[ty][k] * ws[tx][k]",
+            "xs[tx][k] * ws[ty][k]",
+            "one tile",
+            "x and weight have changed places",
+        ),
+        "out is turned": (
+            "out[r * outs + o]",
+            "out[o * rows + r]",
+            "one tile",
+            "out was written at o * rows + r",
+        ),
+        "not added up": ("sum += xs", "sum = xs", "one tile", "Only the last product is there"),
+        "the bias with each product": (
+            "ws[tx][k];",
+            "ws[tx][k] + bias[o];",
+            "one tile",
+            "The bias was added with each product",
+        ),
+        "whole tiles only": (
+            "first < ins;",
+            "first + 16 <= ins;",
+            "20 × 24 × 36",
+            "The last tile is left out",
+        ),
+        "a ReLU for each tile": (
+            "ws[tx][k];",
+            "ws[tx][k];\n    sum = fmaxf(sum, 0.0f);",
+            "one tile",
+            "The ReLU is applied to a part of the sum",
+        ),
+        "fminf": ("fmaxf(", "fminf(", "one tile", "the ReLU is fmaxf"),
+        "rows as a row's length": (
+            "out[r * outs + o]",
+            "out[r * rows + o]",
+            "no races",
+            "Two threads write the same result",
+        ),
+        "one column for all": (
+            "xs[ty][tx] =",
+            "xs[ty][0] =",
+            "no races",
+            "thread (tx, ty) fills [ty][tx]",
+        ),
         "the bias of the row": ("bias[o]", "bias[r]", "one tile", "The bias was taken by row"),
         "one tile of many": (
             "first < ins;",

@@ -6,6 +6,37 @@ from exercises.checked import Mistakes
 
 MISTAKES: Mistakes = {
     "count_bytes": {
+        "silu as two": (
+            '"operations": 2, "separate": 20',
+            '"operations": 3, "separate": 20',
+            "swiglu",
+            "silu is one function, however it is computed inside",
+        ),
+        "floats are counted": (
+            '"separate": 20, "fused": 12',
+            '"separate": 5, "fused": 3',
+            "swiglu",
+            "5 counts floats",
+        ),
+        "rows are counted": (
+            '"separate": 24, "fused": 8',
+            '"separate": 32, "fused": 16',
+            "scale_bias_sigmoid",
+            "32 has w and b in it",
+        ),
+        "an input is forgotten": (
+            '"separate": 20, "fused": 12',
+            '"separate": 20, "fused": 8',
+            "swiglu",
+            "one kernel still reads all large tensors",
+        ),
+        "the whole tensor": (
+            '"separate": 20',
+            '"separate": 20 * 4096 * 1024',
+            "swiglu",
+            "the count of a whole tensor",
+        ),
+        "a text": ('"separate": 20', '"separate": "20"', "swiglu", "'20' is not a number"),
         "one pass counted as separate": (
             '"separate": 20',
             '"separate": 12',
@@ -27,6 +58,43 @@ MISTAKES: Mistakes = {
         "a row is missing": ('"swiglu"', '"swish"', "swiglu", "Keep the form of the starter"),
     },
     "fuse_chain": {
+        "the factor is added": (
+            "(h, residual, scale, shift)",
+            "(h, scale, residual, shift)",
+            "33 × 7",
+            "scale is added and residual is the factor",
+        ),
+        "bias and residual swapped": (
+            ('x, bias, "gelu"', "(h, residual,"),
+            ('x, residual, "gelu"', "(h, bias,"),
+            "33 × 7",
+            "bias and residual have changed places",
+        ),
+        "x goes into both": (
+            "mf.add_mul_add(h,",
+            "mf.add_mul_add(x,",
+            "33 × 7",
+            "The gelu is left out",
+        ),
+        "no shift": (
+            "mf.add_mul_add(h, residual, scale, shift)",
+            "(h + residual) * scale",
+            "33 × 7",
+            "The shift is left out",
+        ),
+        "no scale": (
+            "mf.add_mul_add(h, residual, scale, shift)",
+            "h + residual + shift",
+            "33 × 7",
+            "The scale is left out",
+        ),
+        "the bias twice": ("(x, bias, ", "(x + bias, bias, ", "33 × 7", "The bias is in it twice"),
+        "the residual into the gelu": (
+            "(x, bias, ",
+            "(x + residual, bias, ",
+            "33 × 7",
+            "The residual went into the gelu",
+        ),
         "half fused": (
             "mf.add_mul_add(h, residual, scale, shift)",
             "(h + residual) * scale + shift",
@@ -38,6 +106,51 @@ MISTAKES: Mistakes = {
         "nothing is returned": ("return ", "h = ", "33 × 7", "without `return`"),
     },
     "backward": {
+        "the term subtracted": (
+            "s + gate * s * (1 - s)",
+            "s - gate * s * (1 - s)",
+            "of gate",
+            "its second term is subtracted",
+        ),
+        "s squared": ("gate * s * (1 - s)", "gate * s * s", "of gate", "and not s * s"),
+        "one plus s": ("gate * s * (1 - s)", "gate * s * (1 + s)", "of gate", "and not 1 + s"),
+        "one gradient": (
+            "return grad * up * slope, grad * gate * s",
+            "return grad * up * slope",
+            "gradients",
+            "as many gradients as forward() has arguments",
+        ),
+        "a summed gradient": (
+            "return grad * up * slope,",
+            "return (grad * up * slope).sum(0),",
+            "gradients",
+            "A gradient has the shape of its argument",
+        ),
+        "nothing saved": (
+            "        ctx.save_for_backward(gate, up)\n",
+            "",
+            "gradients",
+            "what forward() gave to ctx.save_for_backward",
+        ),
+        "saved the other way": (
+            "save_for_backward(gate, up)",
+            "save_for_backward(up, gate)",
+            "of gate",
+            "they come out of saved_tensors as they went in",
+        ),
+        "the sigmoid of up": (
+            "torch.sigmoid(gate)",
+            "torch.sigmoid(up)",
+            "of gate",
+            "The sigmoid is that of up",
+        ),
+        "the slope for up": ("grad * gate * s", "grad * slope", "of up", "which belongs to gate"),
+        "the arguments swapped": (
+            "mf.swiglu(gate, up)",
+            "mf.swiglu(up, gate)",
+            "result",
+            "That is silu(up) * gate",
+        ),
         "the derivative of sigmoid, not of silu": (
             "slope = s + gate * s * (1 - s)",
             "slope = s * (1 - s)",
@@ -58,6 +171,56 @@ MISTAKES: Mistakes = {
         ),
     },
     "fuse_or_not": {
+        "a sum with one input": ("28 / 12", "24 / 12", "chain", "x + y reads two tensors"),
+        "one input when fused": ("28 / 12", "28 / 8.0", "chain", "Fused it moves 12 bytes"),
+        "operations for bytes": ("28 / 12", "3", "chain", "That is the number of operations"),
+        "not divided": ("28 / 12", "28", "chain", "divide them by those of the fused way"),
+        "upside down": ("28 / 12", "12 / 28", "chain", "it is asked the other way round"),
+        "a step as one operation": (
+            "2 * 1024**3",
+            "1024**3",
+            "gemm",
+            "A step is a product and a sum",
+        ),
+        "per float": ("(3 * 1024**2 * 4)", "(3 * 1024**2)", "gemm", "That is operations per float"),
+        "two matrices": (
+            "(3 * 1024**2 * 4)",
+            "(2 * 1024**2 * 4)",
+            "gemm",
+            "The result is written, too",
+        ),
+        "what is left": (
+            '"fuse": True, "number": 3',
+            '"fuse": True, "number": 1',
+            "launches",
+            "One is what is left",
+        ),
+        "two launches": (
+            '"fuse": True, "number": 3',
+            '"fuse": True, "number": 2',
+            "launches",
+            "A sum, a product and an exp",
+        ),
+        "bytes for launches": (
+            '"fuse": True, "number": 3',
+            '"fuse": True, "number": 28 / 12',
+            "launches",
+            "which hardly count at 1,000 elements",
+        ),
+        "a fraction": ("100 * 5 / (64", "5 / (64", "tiny", "in percent it is a hundred times that"),
+        "one layer": ("(64 * 4.5", "(4.5", "tiny", "there are 64 layers"),
+        "attention as three": (
+            '"fuse": False, "number": 1}',
+            '"fuse": False, "number": 3}',
+            "attention",
+            "Product, softmax, product would be three",
+        ),
+        "attention as none": (
+            '"fuse": False, "number": 1}',
+            '"fuse": False, "number": 0}',
+            "attention",
+            "One operation is dispatched",
+        ),
         "own loops for a large product": (
             '"fuse": False, "number": 2 *',
             '"fuse": True, "number": 2 *',
@@ -73,6 +236,55 @@ MISTAKES: Mistakes = {
         ),
     },
     "in_a_model": {
+        "put on the model": (
+            "setattr(parent",
+            "setattr(model",
+            "replaced",
+            "The new module was put on the model itself",
+        ),
+        "nothing replaced": ('"Gate"', '"Gates"', "replaced", "No gate was replaced"),
+        "a return in the loop": (
+            "                found += 1\n",
+            "                return 3\n",
+            "replaced",
+            "a `return` in the loop",
+        ),
+        "no super": (
+            "        super().__init__()\n",
+            "",
+            "replaced",
+            "A module calls super().__init__()",
+        ),
+        "nothing returned": (
+            "return self.kernel",
+            "self.kernel",
+            "result",
+            "forward() ends without `return`",
+        ),
+        "standard numbers": (
+            "kernel, child.scale, child.shift",
+            "kernel, 1.0, 0.0",
+            "result",
+            "the scale 1 and the shift 0",
+        ),
+        "no shift": (
+            "self.scale, self.shift)\n\n",
+            "self.scale, 0.0)\n\n",
+            "result",
+            "The gates' shift is left out",
+        ),
+        "no scale": (
+            "self.kernel(x, self.scale,",
+            "self.kernel(x, 1.0,",
+            "result",
+            "The gates' scale is left out",
+        ),
+        "x as it came": (
+            "return self.kernel(x, self.scale, self.shift)",
+            "return x",
+            "result",
+            "The gates give back x as it came",
+        ),
         "only the first level": ("list(model.modules())", "[model[0]]", "replaced", "lie deeper"),
         "a number that is written down": (
             "kernel, child.scale, child.shift",
@@ -100,6 +312,30 @@ MISTAKES: Mistakes = {
         ),
     },
     "your_own": {
+        "inputs without return": (
+            "    return (\n        torch",
+            "    _ = (\n        torch",
+            "inputs",
+            "It returns the arguments",
+        ),
+        "an input too few": (
+            "        torch.randn(1024, device=device),\n",
+            "",
+            "inputs",
+            "one for each that function() takes",
+        ),
+        "two results": (
+            "return h * torch.sigmoid(gate) * 0.5",
+            "return h, gate",
+            "result",
+            "the function returns one tensor",
+        ),
+        "in place": (
+            "torch.tanh(x + bias)",
+            "x.add_(bias).tanh()",
+            "repeats",
+            "write into the tensor that was passed in",
+        ),
         "a wrong count": (
             "OPERATIONS = 5",
             "OPERATIONS = 4",

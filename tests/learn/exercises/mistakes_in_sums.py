@@ -6,6 +6,51 @@ from exercises.checked import Mistakes
 
 MISTAKES: Mistakes = {
     "warp_sum": {
+        "the tail is forgotten": (
+            "c < cols; c",
+            "c < cols / 32 * 32; c",
+            "rows of 20",
+            "The last floats are left out",
+        ),
+        "32 floats": (
+            "c < cols; c",
+            "c < cols && c < 32; c",
+            "rows of 1,000",
+            "the sum of the first 32 floats",
+        ),
+        "a mean": ("out[row] = sum", "out[row] = sum / cols", "rows of 32", "That is the mean"),
+        "lanes go on by 1": ("c += 32", "c += 1", "rows of 32", "Floats are in it several times"),
+        "all lanes begin at 0": (
+            "c = lane;",
+            "c = 0;",
+            "rows of 32",
+            "Every lane begins at float 0",
+        ),
+        "one thread of the block": (
+            "lane == 0",
+            "threadIdx.x == 0",
+            "rows of 32",
+            "one thread of the block, and it has four warps",
+        ),
+        "one round": (
+            "for (int d = 16; d > 0; d /= 2) {",
+            "{\n    int d = 16;",
+            "rows of 32",
+            "Only the round d = 16 was run",
+        ),
+        "d goes down by 2": ("d /= 2", "d -= 2", "rows of 32", "d is halved in every round"),
+        "a lane for all": (
+            "__shfl_down_sync",
+            "__shfl_sync",
+            "rows of 32",
+            "gives every lane what lane d has",
+        ),
+        "a step too far": (
+            "c < cols",
+            "c <= cols",
+            "stays inside",
+            "its last float is number cols - 1",
+        ),
         "a round too many": ("int d = 16", "int d = 32", "rows of 32", "Twice the sum"),
         "up in place of down": (
             "__shfl_down_sync",
@@ -46,6 +91,44 @@ MISTAKES: Mistakes = {
         ),
     },
     "block_sum": {
+        "begins with 1": ("int w = 0", "int w = 1", "rows of 256", "Warp 0's sum is left out"),
+        "the last one alone": (
+            "all += sums[w]",
+            "all = sums[w]",
+            "rows of 256",
+            "That is the last warp's sum alone",
+        ),
+        "every warp the same": (
+            "c = t;",
+            "c = lane;",
+            "rows of 256",
+            "Every warp has summed the same floats",
+        ),
+        "lane 31": (
+            "if (lane == 0) sums",
+            "if (lane == 31) sums",
+            "rows of 256",
+            "Lane 31 of each warp wrote",
+        ),
+        "a round is missing": ("d > 0", "d > 1", "rows of 256", "The round d = 1 is missing"),
+        "each thread a stretch": (
+            "for (int c = t; c < cols; c += 256) sum += x[row * cols + c];",
+            (
+                "int each = (cols + 255) / 256;\n"
+                "  for (int c = t * each; c < (t + 1) * each && c < cols; ++c) {\n"
+                "    sum += x[row * cols + c];\n"
+                "  }"
+            ),
+            "bytes moved",
+            "each lane walks a stretch of its own",
+        ),
+        "rows of 256 floats": (
+            "x[row * cols + c]",
+            "x[row * 256 + c]",
+            "stays inside",
+            "Row r begins at r * cols",
+        ),
+        "not shared": ("__shared__ float", "float", "rows of 256", "An array without __shared__"),
         "one place for all warps": (
             "sums[warp] = sum",
             "sums[lane] = sum",
@@ -74,6 +157,107 @@ MISTAKES: Mistakes = {
         "one warp's sum": ("w < 8", "w < 1", "rows of 256", "That is warp 0's sum alone"),
     },
     "online_softmax": {
+        "the correction turned round": (
+            "s * expf(m - larger)",
+            "s * expf(larger - m)",
+            "rows of 32",
+            "It is the other way round",
+        ),
+        "the correction turned round where lanes meet": (
+            "s * expf(m - both) + os * expf(om - both)",
+            "s * expf(both - m) + os * expf(both - om)",
+            "rows of 32",
+            "It is the other way round",
+        ),
+        "turned round with an old m": (
+            (
+                "float v = in[c], larger = fmaxf(m, v);\n"
+                "    s = s * expf(m - larger) + expf(v - larger);\n"
+                "    m = larger;"
+            ),
+            (
+                "float v = in[c], old;\n"
+                "    old = m;\n"
+                "    m = fmaxf(m, v);\n"
+                "    s = s * expf(m - old) + expf(v - m);"
+            ),
+            "rows of 32",
+            "It is the other way round",
+        ),
+        "what is added is turned round": (
+            "expf(v - larger)",
+            "expf(larger - v)",
+            "rows of 77",
+            "it adds exp(x - m), not exp(m - x)",
+        ),
+        "exp(x) is added": ("expf(v - larger)", "expf(v)", "rows of 32", "without the largest"),
+        "begins with 0": ("m = -3e38f", "m = 0", "far from 0", "m began above all its floats"),
+        "the first float twice": (
+            "m = -3e38f, s = 0",
+            "m = in[lane], s = 1",
+            "rows of 32",
+            "is in the sum twice",
+        ),
+        "only the sums meet": (
+            "    s = s * expf(m - both) + os * expf(om - both);\n    m = both;",
+            "    s += os;",
+            "rows of 32",
+            "The sums have met, the largest have not",
+        ),
+        "only the largest meet": (
+            "    s = s * expf(m - both) + os * expf(om - both);\n",
+            "",
+            "rows of 32",
+            "The largest have met, the sums have not",
+        ),
+        "not divided": (" / s;", ";", "rows of 32", "The division by the sum is missing"),
+        "m stays": (
+            "om - both);\n    m = both;",
+            "om - both);",
+            "rows of 32",
+            "m stayed as it was where pairs met",
+        ),
+        "the other sum as it is": (
+            "os * expf(om - both)",
+            "os",
+            "rows of 32",
+            "A pair's other sum, os",
+        ),
+        "multiplied": ("/ s;", "* s;", "rows of 32", "It is multiplied by the sum"),
+        "a round is missing": (
+            "int d = 16",
+            "int d = 8",
+            "rows of 32",
+            "The round d = 16 is missing",
+        ),
+        "each lane a stretch": (
+            "for (int c = lane; c < cols; c += 32) {\n    float v",
+            (
+                "int each = (cols + 31) / 32;\n"
+                "  for (int c = lane * each; c < (lane + 1) * each && c < cols; ++c) {\n"
+                "    float v"
+            ),
+            "bytes moved",
+            "each lane walks a stretch of its own",
+        ),
+        "a step too far": (
+            "c < cols; c += 32) {\n    float",
+            "c <= cols; c += 32) {\n    float",
+            "stays inside",
+            "A row has cols floats",
+        ),
+        "a block a row": (
+            "blockIdx.x * 4 + threadIdx.x / 32",
+            "blockIdx.x",
+            "no races",
+            "Two warps write the same row",
+        ),
+        "lanes without a float return": (
+            "if (row >= rows) return;",
+            "if (row >= rows || lane >= cols) return;",
+            "shuffles",
+            "All lanes meet",
+        ),
         "only lane 0 has the pair": (
             "__shfl_xor_sync",
             "__shfl_down_sync",
@@ -112,6 +296,103 @@ MISTAKES: Mistakes = {
         ),
     },
     "norm_forward": {
+        "each lane a stretch": (
+            "k * 32 + lane",
+            "lane * 32 + k",
+            "bytes moved",
+            "not lane * 32 + k",
+        ),
+        "the mean of the padded width": (
+            "warp_sum(sum) / cols",
+            "warp_sum(sum) / 1024",
+            "rows of 100",
+            "The sum was divided by 1024",
+        ),
+        "the variance of the padded width": (
+            "warp_sum(squares) / cols",
+            "warp_sum(squares) / 1024",
+            "rows of 100",
+            "The sum of the squares was divided by 1024",
+        ),
+        "both of the padded width": (
+            ") / cols",
+            ") / 1024",
+            "rows of 100",
+            "Each of the two sums was divided by 1024",
+        ),
+        "eps outside the root": (
+            "rsqrtf(warp_sum(squares) / cols + 1e-5f)",
+            "1 / (sqrtf(warp_sum(squares) / cols) + 1e-5f)",
+            "nearly constant",
+            "1e-5 is added to the root",
+        ),
+        "no eps": ("/ cols + 1e-5f", "/ cols", "nearly constant", "1e-5 is left out"),
+        "eps in the sum": (
+            "rsqrtf(warp_sum(squares) / cols + 1e-5f)",
+            "rsqrtf((warp_sum(squares) + 1e-5f) / cols)",
+            "nearly constant",
+            "1e-5 is added to the sum of the squares",
+        ),
+        "the weight before the norm": (
+            "a[c] + b[c] : 0",
+            "(a[c] + b[c]) * weight[c] : 0",
+            "rows of 100",
+            "The weight is applied before the norm",
+        ),
+        "the bias times the weight": (
+            "away * scale * weight[c] + bias[c]",
+            "(away * scale + bias[c]) * weight[c]",
+            "rows of 100",
+            "The bias is multiplied by the weight",
+        ),
+        "weight and bias added": (
+            "away * scale * weight[c] + bias[c]",
+            "away * scale * (weight[c] + bias[c])",
+            "rows of 100",
+            "weight and bias are added before the product",
+        ),
+        "the residual after the norm": (
+            ("a[c] + b[c] : 0", "+ bias[c]"),
+            ("a[c] : 0", "+ bias[c] + b[c]"),
+            "rows of 100",
+            "The residual is added after the norm",
+        ),
+        "the tail is not loaded": (
+            "c < cols ? a[c] + b[c] : 0",
+            "k < cols / 32 ? a[c] + b[c] : 0",
+            "rows of 100",
+            "The last columns were not loaded",
+        ),
+        "squares of s": (
+            "squares += away * away",
+            "squares += kept[k] * kept[k]",
+            "rows of 100",
+            "That is the sum of the squares of s",
+        ),
+        "distances are not squared": (
+            "squares += away * away",
+            "squares += fabsf(away)",
+            "rows of 100",
+            "That is the mean distance from the mean",
+        ),
+        "the weight of the lane": (
+            "weight[c]",
+            "weight[lane]",
+            "rows of 100",
+            "were taken at [lane]",
+        ),
+        "shared in place of registers": (
+            "float kept[32], sum",
+            "__shared__ float kept[32];\n  float sum",
+            "no races",
+            "What a lane keeps is its own",
+        ),
+        "every row into the first": (
+            "out[row * cols + c]",
+            "out[c]",
+            "no races",
+            "Two warps write the same row",
+        ),
         "a lane's own mean": (
             "warp_sum(sum) / cols",
             "sum / cols",
@@ -157,6 +438,65 @@ MISTAKES: Mistakes = {
         ),
     },
     "norm_backward": {
+        "the padded width": (") / cols", ") / 256", "one row, dx", "The sums are divided by 256"),
+        "the means have changed places": (
+            "g[k] - mg - h[k] * mgh",
+            "g[k] - mgh - h[k] * mg",
+            "one row, dx",
+            "The two means have changed places",
+        ),
+        "divided by rstd": ("r * (g[k]", "1 / r * (g[k]", "one row, dx", "It is divided by rstd"),
+        "rstd twice": ("r * (g[k]", "r * r * (g[k]", "one row, dx", "rstd is a factor twice"),
+        "the weight of the row": (
+            "weight[c]",
+            "weight[row]",
+            "one row, dx",
+            "The weight was taken by row",
+        ),
+        "x as it came": (
+            "h[k] = (x[row * cols + c] - m) * r;",
+            "h[k] = x[row * cols + c];",
+            "one row, dx",
+            "h is x as it came",
+        ),
+        "the second mean without weight": (
+            "    sum_gh += g[k] * h[k];",
+            "    if (c < cols) sum_gh += grad[row * cols + c] * h[k];",
+            "one row, dx",
+            "The second mean is of grad * h",
+        ),
+        "dweight without h": ("up * h[k])", "up)", "one row, dweight", "the gradient of a bias"),
+        "lane 0 alone": (
+            "      atomicAdd(&dweight",
+            "      if (lane == 0) atomicAdd(&dweight",
+            "one row, dweight",
+            "Lane 0 alone added",
+        ),
+        "dweight by row": (
+            "&dweight[c]",
+            "&dweight[row]",
+            "one row, dweight",
+            "That adds up the row",
+        ),
+        "each lane a stretch": ("k * 32 + lane", "lane * 8 + k", "bytes moved", "not l * 8 + k"),
+        "every row into the first": (
+            "dx[row * cols + c]",
+            "dx[c]",
+            "no races",
+            "lies at dx[row * cols + c]",
+        ),
+        "a mean for each lane": (
+            "mean[row]",
+            "mean[lane]",
+            "stays inside",
+            "have a number for each row",
+        ),
+        "unbounded": (
+            "    if (c < cols) {\n      float up",
+            "    {\n      float up",
+            "stays inside",
+            "there is nothing to read",
+        ),
         "a lane's own sum": (
             "warp_sum(sum_g) / cols",
             "sum_g / cols",

@@ -11,7 +11,7 @@ from exercises import (
     mistakes_in_python,
     mistakes_in_sums,
 )
-from exercises.checked import EACH, EXERCISES, NEEDS_COMPILER, check, failed, written
+from exercises.checked import EACH, EXERCISES, NEEDS_COMPILER, Texts, check, failed, written
 from megafuse.learn.exercises.findings import passed
 from megafuse.runtime import nvrtc
 
@@ -35,6 +35,10 @@ def test_every_exercise_has_three_mistakes_that_are_named():
         assert all(len(says) > 8 for *_, says in mistakes.values()), f"{name}: a sentence for each"
 
 
+def _parts(texts: Texts) -> tuple[str, ...]:
+    return (texts,) if isinstance(texts, str) else texts
+
+
 @EACH
 def test_typical_mistakes(name, tmp_path):
     """Each fails where it should, with its own sentence: one for all would name none of them."""
@@ -43,8 +47,11 @@ def test_typical_mistakes(name, tmp_path):
     for mistake, (right, wrong, what, says) in MISTAKES[name].items():
         if what == "for the GPU" and nvrtc.problem() is not None:
             continue
-        assert right in text, f"{mistake}: the solution has changed"
-        found = failed(check(name, written(name, text.replace(right, wrong), tmp_path)))
+        mistaken = text
+        for part, other in zip(*map(_parts, (right, wrong)), strict=True):
+            assert part in mistaken, f"{mistake}: the solution has changed"
+            mistaken = mistaken.replace(part, other)
+        found = failed(check(name, written(name, mistaken, tmp_path)))
         assert (found.what, says in found.says) == (what, True), (mistake, found)
         assert "Traceback" not in found.found + found.says
         told[mistake] = found.says

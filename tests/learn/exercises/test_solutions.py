@@ -69,7 +69,7 @@ def test_starter_fails_and_teaches(name):
 def test_starters_of_wrong_numerics_name_both_mistakes():
     found = check("stable_sums", EXERCISES["stable_sums"].starter)
     wrong = {finding.what: finding for finding in found if finding.ok is False}
-    assert set(wrong) == {"around 10,000", "up to 400", "at full speed"}
+    assert set(wrong) == {"around 10,000", "up to 400", "below 0", "at full speed"}
     assert "inf / inf is nan" in wrong["up to 400"].says
 
 

@@ -21,7 +21,8 @@ struct Counts {
   long long read_lines,
       written_lines;  // of 64 bytes, between cache and memory
   long long fault, fault_array,
-      fault_index;  // 1: read outside an array, 2: written
+      fault_index;  // 1: read outside an array, 2: written, 3: read
+                    // before anybody has written it
 };
 
 #if defined(MF_COUNTED)
@@ -32,6 +33,13 @@ constexpr int kLine = 16;  // floats
 constexpr int kLines = 512;
 
 struct Fault {};
+
+// As patterns.py fills what nobody has written yet.
+inline bool is_blank(float value) {
+  unsigned bits;
+  __builtin_memcpy(&bits, &value, sizeof bits);
+  return bits == 0x7fc00badu;
+}
 
 // An index that knows the line it was written in: a default argument is
 // made where the call is.
@@ -114,19 +122,21 @@ struct Array {
   int* places;  // a slot for each line
   Machine* machine;
 
+  void stop(int fault, long long i) {
+    machine->counts->fault = fault;
+    machine->counts->fault_array = number;
+    machine->counts->fault_index = i;
+    throw Fault();
+  }
   void touch(long long i, bool writes) {
     Counts* counts = machine->counts;
-    if (i < 0 || i >= size) {
-      counts->fault = writes ? 2 : 1;
-      counts->fault_array = number;
-      counts->fault_index = i;
-      throw Fault();
-    }
+    if (i < 0 || i >= size) stop(writes ? 2 : 1, i);
     ++(writes ? counts->written_elements : counts->read_elements);
     machine->cache.use(places + i / kLine, writes);
   }
   float read(long long i) {
     touch(i, false);
+    if (is_blank(data[i])) stop(3, i);
     return data[i];
   }
   void write(long long i, float value) {

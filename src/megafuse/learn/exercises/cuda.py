@@ -67,6 +67,13 @@ class Look:
         return Look(lambda source: re.search(pattern, source) is not None, says)
 
 
+# What a mistake means in an exercise; it may depend on the array, or on who met whom.
+Meaning = str | Callable[[Fault], str]
+# What a typical mistake computes: the array, the sentence that names the mistake, the result in
+# float64. A Look in place of the sentence is for a result that other mistakes have, too.
+Known = tuple[str, str | Look, Tensor]
+
+
 @dataclass(frozen=True)
 class Task:
     """What a kernel must compute, and how little it may ask of memory."""
@@ -81,10 +88,12 @@ class Task:
     operations: Callable[[Size], int]  # of floats; 0 where nothing is computed
     limits: tuple[Limit, ...] = ()  # of the last case
     tolerance: float = 1e-5
-    means: Mapping[Kind, str] = field(default_factory=dict)  # what a mistake means here
+    means: Mapping[Kind, Meaning] = field(default_factory=dict)  # what a mistake means here
     looks: tuple[Look, ...] = ()  # the first that fits comes before what a mistake means
-    # What typical mistakes compute: the array, the sentence that names it, its result in float64.
-    known: Callable[[Arrays], Iterator[tuple[str, str, Tensor]]] = lambda arrays: iter(())
+    # What typical mistakes compute.
+    known: Callable[[Arrays], Iterator[Known]] = lambda arrays: iter(())
+    # What is wrong wherever it stands, so that it need not be told by the result.
+    never: tuple[Look, ...] = ()
 
 
 def task(exercise: Exercise) -> Task:
@@ -105,7 +114,7 @@ def check(task: Task, work: Work) -> Iterator[Finding]:
         except Fault as fault:
             yield _meant(task, case, fault, work)
             return
-        for finding in _results(task, case, arrays, exact):
+        for finding in _results(task, case, arrays, exact, _source(work)):
             yield finding
             if not finding.ok:
                 return
@@ -115,29 +124,57 @@ def check(task: Task, work: Work) -> Iterator[Finding]:
     cubin = _compiled(work)
     yield cubin if isinstance(cubin, Finding) else _made(cubin)
     if work.device == "cuda" and isinstance(cubin, bytes):
-        yield from _on_the_gpu(task, cubin, counted)
+        yield from _on_the_gpu(task, cubin, counted, _source(work))
     else:
         yield _share(task, counted)
 
 
 def _meant(task: Task, case: Case, fault: Fault, work: Work) -> Finding:
     """A mistake that the emulator found, with what it means in this exercise."""
-    source = without_comments(work.path.read_text(encoding="utf-8", errors="replace"))
-    looked = next((look.says for look in task.looks if look.seen(source)), "")
-    told = (looked, task.means.get(fault.kind, ""), fault.finding.says)
+    looked = _first(task.never + task.looks, _source(work))
+    meaning = task.means.get(fault.kind, "")
+    told = (looked, meaning if isinstance(meaning, str) else meaning(fault), fault.finding.says)
     says = "\n\n".join(filter(None, told))
     return replace(fault.finding, found=f"{case.what}: {fault.finding.found}", says=says)
 
 
-def _results(task: Task, case: Case, arrays: Arrays, exact: Arrays) -> Iterator[Finding]:
+def _source(work: Work) -> str:
+    return without_comments(work.path.read_text(encoding="utf-8", errors="replace"))
+
+
+def _first(looks: tuple[Look, ...], source: str) -> str:
+    return next((look.says for look in looks if look.seen(source)), "")
+
+
+def _results(
+    task: Task, case: Case, arrays: Arrays, exact: Arrays, source: str
+) -> Iterator[Finding]:
     for name, values in exact.items():
         what = case.what if len(exact) == 1 else f"{case.what}, {name}"
         result = arrays[name].cpu()
-        mistakes = chain(task.known(arrays), _left_out(task, arrays))
-        known = ((says, wrong.cpu()) for array, says, wrong in mistakes if array == name)
+        known = _named(task, arrays, name, source)
         yield tensors.close(
             what, result, values.cpu(), result.dtype, task.tolerance, case.says, known
         )
+
+
+def _named(task: Task, arrays: Arrays, name: str, source: str) -> Iterator[tuple[str, Tensor]]:
+    """What typical mistakes make of one array, and the sentence for each."""
+    result = arrays[name].cpu().double()
+    if looked := _first(task.never, source):
+        yield looked, result
+    if not result.any() and _WHOLE.search(source):
+        yield _NOTHING, result
+    for array, says, wrong in chain(task.known(arrays), _left_out(task, arrays)):
+        if array == name and (isinstance(says, str) or says.seen(source)):
+            yield (says if isinstance(says, str) else says.says), wrong.cpu()
+
+
+_WHOLE = re.compile(r"(?<![\w.])\d+\s*/\s*\d+(?![\w.])")
+_NOTHING = (
+    "Everything is 0. In C++ a quotient of two whole numbers is a whole number, so that 3 / 10 is "
+    "0: write 0.3f, or 3.0f / 10."
+)
 
 
 def _left_out(task: Task, arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
@@ -198,13 +235,13 @@ _NO_GPU = (
 )
 
 
-def _on_the_gpu(task: Task, cubin: bytes, counted: Counted) -> Iterator[Finding]:
+def _on_the_gpu(task: Task, cubin: bytes, counted: Counted, source: str) -> Iterator[Finding]:
     kernel = gpu.Kernel(cubin, task.kernel.name)
     case = replace(task.cases[-1], what="on the GPU")
     arrays = task.make(case.size, "cuda")
     exact = task.exact(arrays)
     _run(task, kernel, case.size, arrays)
-    yield from _results(task, case, arrays, exact)
+    yield from _results(task, case, arrays, exact, source)
     large = task.make(task.large, "cuda")
 
     def call() -> None:
@@ -240,8 +277,9 @@ def _judged(what: str, ok: bool, found: str, says: str, number: float, unit: str
     return Finding(what, ok, found, "" if ok else says, number=float(number), unit=unit)
 
 
-def moved(least: Callable[[Size], int], says: str, spare: float = 1.1) -> Limit:
-    """Bytes of all sectors that the warps ask for."""
+def moved(least: Callable[[Size], int], says: str, spare: float = 1.1, apart: str = "") -> Limit:
+    """Bytes of all sectors that the warps ask for. `apart` is told in place of `says` where lanes
+    lie apart: then each float is not fetched too often, but with others that nobody wants."""
 
     def limit(counted: Counted, size: Size) -> Finding:
         goal = least(size)
@@ -249,9 +287,28 @@ def moved(least: Callable[[Size], int], says: str, spare: float = 1.1) -> Limit:
         line, each = counted.worst("sectors", "requests")
         found = f"{counted.bytes_moved:,} asked for, goal {goal:,}"
         found += f"; at most {each:.0f} sectors a request, in line {line}"
-        return _judged("bytes moved", ok, found, says, counted.bytes_moved, ASKED)
+        told = apart if apart and _lie_apart(counted) else says
+        return _judged("bytes moved", ok, found, told, counted.bytes_moved, ASKED)
 
     return limit
+
+
+def _lie_apart(counted: Counted) -> bool:
+    """Whether lanes that ask together get a sector each. Side by side, eight share one, or with
+    a float4 two."""
+    return any(
+        line.lanes >= 2 * line.requests and line.sectors > 0.6 * line.lanes
+        for line in counted.lines.values()
+    )
+
+
+def stretch(each: str) -> str:
+    """Told where every lane has a stretch of the row; `each` says what lane l should take."""
+    return (
+        "Each float is read once, but in the wrong order: each lane walks a stretch of its own, so "
+        "that the 32 lanes together touch 32 sectors, and use one float of each. Lanes stand side "
+        f"by side: {each}"
+    )
 
 
 def banks(says: str, most: float = 1.0) -> Limit:

@@ -21,6 +21,7 @@ from megafuse.runtime import build
 from megafuse.runtime.cpp import CompileError
 
 LINE = 64  # bytes
+_BLANK = 3  # a fault, as counted.h has them
 
 
 class Counts(ctypes.Structure):
@@ -69,6 +70,8 @@ class Native:
         """What it moved. A step outside an array raises Stop."""
         counts = self._counts()
         self._run(arrays, numbers, counts, counted=True)
+        if counts.fault == _BLANK:
+            _unwritten(counts, arrays)
         if counts.fault:
             _outside(counts, arrays)
         return counts
@@ -158,6 +161,16 @@ def last_line(trail: Path) -> int:
         return int(ctypes.c_longlong.from_buffer_copy(trail.read_bytes()).value)
     except (OSError, ValueError):  # nothing was counted
         return 0
+
+
+def _unwritten(counts: Counts, arrays: Mapping[str, Tensor]) -> None:
+    name, line = list(arrays)[counts.fault_array], f"line {counts.line}: " if counts.line else ""
+    raise Stop(
+        "written first",
+        f"{line}{name}[{counts.fault_index}] is read, and nobody has written it yet",
+        f"{name} is for results, and begins with whatever lies there. `+=` reads before it writes, "
+        "too: collect in a variable, and write once, with `=`.",
+    )
 
 
 def _outside(counts: Counts, arrays: Mapping[str, Tensor]) -> None:

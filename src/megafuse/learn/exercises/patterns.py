@@ -90,7 +90,9 @@ def _beside(result: Tensor, exact: Tensor, wrong: Tensor) -> str:
         return ""
     large = right.abs() > 1e-3
     factor = _one(values[large] / right[large])
-    if factor is not None:
+    if factor is not None and abs(factor - 1) < 1e-4:
+        return "Each is right in its first digits, and not in the last."
+    if factor is not None and _near(values, factor * right):
         return f"Each is {factor:.4g} times what it should be."
     away = _one(values - right)
     if away is not None:
@@ -108,6 +110,11 @@ def _one(values: Tensor) -> float | None:
         return None
     middle = float(values.median())
     return middle if bool(((values - middle).abs() <= 1e-3 * abs(middle)).all()) else None
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    """Also the small ones, of which a quotient says nothing."""
+    return bool(((a - b).abs() <= 1e-3 * (b.abs() + a.abs().max())).all())
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

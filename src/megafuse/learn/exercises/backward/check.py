@@ -31,7 +31,10 @@ def check(work: Work) -> Iterator[Finding]:
     gate, up = _pair(37, 29, work.device)
     result = swiglu(gate, up)
     exact = separate(gate.double(), up.double()).detach()
-    finding = tensors.close("result", result, exact, torch.float32, 1e-5, "It is silu(gate) * up.")
+    told = "That is silu(up) * gate: the two have changed places in the call."
+    known = [(told, separate(up.double(), gate.double()).detach())]
+    says = "It is silu(gate) * up."
+    finding = tensors.close("result", result, exact, torch.float32, 1e-5, says, known)
     yield finding
     if not finding.ok:
         return
@@ -72,7 +75,7 @@ def _gradients(swiglu: Callable[..., Any], device: str) -> Iterator[Finding]:
     pair = _pair(11, 13, device, torch.float64)
     grad = torch.randn_like(pair[0])
     exact = torch.autograd.grad(separate(*pair), pair, grad)
-    found = torch.autograd.grad(swiglu(*pair), pair, grad, allow_unused=True)
+    found = _differentiated(swiglu, pair, grad)
     right = True
     for name, ours, theirs in zip(("gate", "up"), exact, found, strict=True):
         if theirs is None:
@@ -92,16 +95,57 @@ def _gradients(swiglu: Callable[..., Any], device: str) -> Iterator[Finding]:
         yield Finding("gradcheck", agrees, told)
 
 
+def _differentiated(
+    swiglu: Callable[..., Any], pair: list[Tensor], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Explains what autograd and Python say of a backward that cannot work."""
+    try:
+        return torch.autograd.grad(swiglu(*pair), pair, grad, allow_unused=True)
+    except RuntimeError as error:
+        if "number of gradients" in str(error):
+            raise Stop("gradients", str(error), _TWO) from None
+        if "invalid gradient" in str(error):
+            raise Stop("gradients", str(error), _SHAPE) from None
+        raise
+    except ValueError as error:
+        if "to unpack" in str(error):
+            raise Stop("gradients", str(error), _SAVED_NONE) from None
+        raise
+
+
+_TWO = (
+    "backward() returns as many gradients as forward() has arguments after ctx: two, of gate and "
+    "of up, in this order. Without `return` it gives None."
+)
+_SHAPE = "A gradient has the shape of its argument: nothing is summed where nothing was broadcast."
+_SAVED_NONE = (
+    "ctx.saved_tensors has what forward() gave to ctx.save_for_backward(…), as many and in that "
+    "order: here it has other tensors than the backward takes out of it."
+)
+
+
 def _known(name: str, grad: Tensor, gate: Tensor, up: Tensor) -> Iterator[tuple[str, Tensor]]:
     s = torch.sigmoid(gate)
     right = {"gate": grad * up * (s + gate * s * (1 - s)), "up": grad * gate * s}
     other = "up" if name == "gate" else "gate"
     yield f"That is the gradient of {other}: the two have changed places.", right[other]
     yield "The incoming gradient, grad, is left out of the product.", right[name] / grad
+    t = torch.sigmoid(up)
+    turned = {"gate": grad * gate * (t + up * t * (1 - t)), "up": grad * up * t}
+    told = "gate and up have changed places: they come out of saved_tensors as they went in."
+    yield told, turned[name]
+    told = "The sigmoid is that of up: it is sigmoid(gate)."
+    yield told, {"gate": grad * up * (t + gate * t * (1 - t)), "up": grad * gate * t}[name]
     if name == "gate":
         slope = "The slope is that of sigmoid, s * (1 - s), and the function is silu:"
         yield f"{slope} v times sigmoid(v), a product.", grad * up * s * (1 - s)
         yield "The factor up is left out.", right[name] / up
+        slope = "The slope of silu is s + v * s * (1 - s):"
+        yield f"{slope} its second term is subtracted.", grad * up * (s - gate * s * (1 - s))
+        told = f"{slope} the derivative of s is s * (1 - s), and not s * s."
+        yield told, grad * up * (s + gate * s * s)
+        told = f"{slope} with 1 - s, and not 1 + s."
+        yield told, grad * up * (s + gate * s * (1 + s))
         told = "The slope of silu is a sum, and its first term is left out: s + v * s * (1 - s)."
         yield told, grad * up * gate * s * (1 - s)
         told = "The slope of silu is a sum, and its second term is left out: s + v * s * (1 - s)."
@@ -113,6 +157,10 @@ def _known(name: str, grad: Tensor, gate: Tensor, up: Tensor) -> Iterator[tuple[
     else:
         yield "That is grad * sigmoid(gate): silu is gate times that.", grad * s
         yield "That is grad * gate, without the sigmoid.", grad * gate
+        told = (
+            "That is grad times the slope of silu, which belongs to gate: here it is silu itself."
+        )
+        yield told, grad * (s + gate * s * (1 - s))
 
 
 def _cost(swiglu: Callable[..., Any], device: str) -> Iterator[Finding]:

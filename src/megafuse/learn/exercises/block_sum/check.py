@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.learn.exercises import cuda
-from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
-from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Look, Size, Task
+from megafuse.learn.exercises.emulator.faults import Fault, Kind
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.work import Work
 
@@ -45,6 +47,15 @@ _WAITS = (
 )
 
 
+_OFTEN = "x is read more than once: each thread takes its own floats, and keeps their sum."
+_STRETCH = cuda.stretch("thread t takes floats t, t + 256, t + 512, …")
+_ROW = "Row r begins at r * cols, and its last float is number cols - 1."
+
+
+def _outside(fault: Fault) -> str:
+    return _ROW if fault.array in ("x", "out") else _SMALL
+
+
 _ALONE = (
     "That is warp 0's sum alone: the other seven are not added. (An array without __shared__ is "
     "every thread's own, and has only what that thread wrote.)"
@@ -62,6 +73,22 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     behind = lanes.flip(1).cumsum(1).flip(1)[:, :8].sum((1, 2))
     told = "Floats are in it several times: each thread steps by 256, the whole block, not by 32."
     yield "out", told, behind
+    yield "out", "Warp 0's sum is left out: the eight begin with 0.", warps[:, 1:].sum(1)
+    yield "out", "That is the last warp's sum alone: `=` in place of `+=`.", warps[:, 7]
+    threads = F.pad(x, (0, -x.shape[1] % 256)).reshape(len(x), -1, 8, 32).sum(1)
+    told = "Every warp has summed the same floats: they begin at threadIdx.x, not at the lane."
+    yield "out", told, 8 * warps[:, 0]
+    met = threads
+    for d in (16, 8, 4, 2, 1):
+        met = met + torch.cat([met[..., d:], met[..., -d:]], -1)
+    told = "Lane 31 of each warp wrote: with __shfl_down_sync it is lane 0 that has the sum."
+    yield "out", told, met[..., 31].sum(1)
+    for missing in (16, 8, 4, 2, 1):
+        sums = threads
+        for d in (16, 8, 4, 2, 1):
+            sums = sums if d == missing else sums + F.pad(sums, (0, d))[..., d:]
+        told = f"The round d = {missing} is missing: lane 0 has the sum of 16 lanes."
+        yield "out", told, sums[..., 0].sum(1)
     for last in range(2, 8):
         told = f"That is the sum of {last} of the 8 warps."
         yield "out", told, warps[:, :last].sum(1)
@@ -82,10 +109,19 @@ TASK = Task(
     operations=lambda size: size[0] * size[1],
     limits=(
         cuda.meetings(lambda size: 2 * _WARPS * size[0], _WAITS),
-        cuda.moved(lambda size: 4 * size[0] * size[1] + 32 * size[0], "Neighbours side by side."),
+        cuda.moved(lambda size: 4 * size[0] * size[1] + 32 * size[0], _OFTEN, apart=_STRETCH),
     ),
     tolerance=1e-4,
     known=_known,
+    never=(
+        Look(
+            lambda source: (
+                bool(re.search(r"float\s+\w+\s*\[", source)) and "__shared__" not in source
+            ),
+            "An array without __shared__ is every thread's own: thread 0 does not find the other "
+            "warps' sums in it.",
+        ),
+    ),
     means={
         Kind.RACE: _EARLY,
         Kind.TWO_WRITERS: (
@@ -95,8 +131,8 @@ TASK = Task(
         Kind.NEVER_WRITTEN: "There are as many sums as warps, 8, and each must be written.",
         Kind.BARRIER_MISSED: _BARRIER,
         Kind.BARRIERS_MIXED: _BARRIER,
-        Kind.READ_OUTSIDE: _SMALL,
-        Kind.WRITTEN_OUTSIDE: _SMALL,
+        Kind.READ_OUTSIDE: _outside,
+        Kind.WRITTEN_OUTSIDE: _outside,
         Kind.SHUFFLE_MISSED: "A lane without an element adds 0, but it must come to the shuffle.",
     },
 )

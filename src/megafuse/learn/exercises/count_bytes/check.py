@@ -77,16 +77,35 @@ _HOW = (
 )
 
 
+_RUNS = {
+    "gelu_scale": "gelu is one, the product with a number is one.",
+    "swiglu": "silu is one function, however it is computed inside, and the product is another.",
+    "scale_bias_sigmoid": "A product, a sum and a function are one each.",
+}
+
+
 def _why(name: str, field: str, given: dict[str, Any], counted: dict[str, int]) -> str:
-    value, start = given[field], f"{name}, {field}: {given[field]}"
-    if not isinstance(value, int | float) or value <= 0:
+    value, start = given[field], f"{name}, {field}: {given[field]!r}"
+    if not isinstance(value, int | float):
+        return f"{start} is not a number."
+    if value <= 0:
         return f"{name}, {field}: not filled in yet."
     if field == "operations":
-        return f"{start} is not what PyTorch runs. A product, a sum and a function are one each."
+        return f"{start} is not what PyTorch runs. {_RUNS[name]}"
+    if value == counted[field] / 4:
+        return f"{start} counts floats. Each has 4 bytes."
+    if value >= 1000:
+        return f"{start} is the count of a whole tensor. It is asked for one element."
+    if name == "scale_bias_sigmoid" and value == counted[field] + 8:
+        return (
+            f"{start} has w and b in it. Each is a row, one element for thousands: leave them out."
+        )
     if field == "separate" and value == counted["fused"]:
         return (
             f"{start} is the count of one pass. PyTorch writes each result out and reads it back."
         )
+    if field == "fused" and value < counted[field]:
+        return f"{start} is too few: one kernel still reads all large tensors of the chain once."
     if value < counted[field]:
         missing = counted[field] - value
         return (

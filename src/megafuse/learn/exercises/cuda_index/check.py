@@ -19,7 +19,7 @@ from megafuse.learn.exercises.cuda import (
     random,
 )
 from megafuse.learn.exercises.cuda import check as checked
-from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.emulator.faults import Fault, Kind
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.work import Work
 
@@ -52,10 +52,15 @@ _BOUNDS = (
     "10,000 elements take 20 blocks of 512, and the last one has room for 240 too many. A "
     "thread whose i is not below n must do nothing."
 )
-_TWICE = (
-    "Two threads write the same element. With eight blocks that is what threadIdx.x alone does: "
-    "it is the same in every block, and which 512 elements a block works on must come from "
-    "blockIdx.x. Within a block, two rounds or two threads overlap."
+_BLOCKS_OVERLAP = (
+    "Two blocks write the same element. A block has 512 elements, 128 threads in four rounds: "
+    "block b begins at 512 * b, and which 512 elements it works on must come from blockIdx.x, as "
+    "blockIdx.x * blockDim.x * 4. threadIdx.x is the same in every block."
+)
+_ROUNDS_OVERLAP = (
+    "Within a block two rounds or two threads overlap. A round is blockDim.x elements, one for "
+    "each thread of the block: thread t takes elements t, t + blockDim.x, t + 2 * blockDim.x and "
+    "t + 3 * blockDim.x of the block's."
 )
 _APART = (
     "Right, and slow. In each round the 32 threads of a warp access memory together, in sectors "
@@ -64,9 +69,14 @@ _APART = (
 )
 
 
+def _twice(fault: Fault) -> str:
+    return _ROUNDS_OVERLAP if fault.within else _BLOCKS_OVERLAP
+
+
 def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     x, y = arrays["x"].double(), arrays["y"].double()
     yield "out", "The factor a is left out: that is x[i] + y[i].", x + y
+    yield "out", "y is subtracted: it is added.", _A * x - y
     yield "out", "y is multiplied by a, too: that is a * (x[i] + y[i]).", _A * (x + y)
 
 
@@ -86,7 +96,7 @@ TASK = Task(
     limits=(moved(lambda size: 12 * size[0], _APART),),
     tolerance=1e-6,
     known=_known,
-    means={Kind.WRITTEN_OUTSIDE: _BOUNDS, Kind.READ_OUTSIDE: _BOUNDS, Kind.TWO_WRITERS: _TWICE},
+    means={Kind.WRITTEN_OUTSIDE: _BOUNDS, Kind.READ_OUTSIDE: _BOUNDS, Kind.TWO_WRITERS: _twice},
 )
 
 

@@ -30,6 +30,12 @@ def check(work: Work) -> Iterator[Finding]:
     yield finding
     if not finding.ok:
         return
+    small = _arrays(rows, cols, mean=0.0, scale=0.002)
+    native.counted(small, (rows, cols))
+    finding = _result("nearly constant", small)
+    yield finding
+    if not finding.ok:
+        return
     rows, cols = 8, 1 << 15  # a row is four times the cache
     arrays = _arrays(rows, cols)
     counts = native.counted(arrays, (rows, cols))
@@ -54,8 +60,8 @@ def check(work: Work) -> Iterator[Finding]:
     )
 
 
-def _arrays(rows: int, cols: int, mean: float = 3.0) -> dict[str, Tensor]:
-    x = torch.randn(rows, cols) * 2 + mean
+def _arrays(rows: int, cols: int, mean: float = 3.0, scale: float = 2.0) -> dict[str, Tensor]:
+    x = torch.randn(rows, cols) * scale + mean
     return {"x": x, "out": patterns.blank(rows, cols)}
 
 
@@ -70,7 +76,6 @@ def _result(what: str, arrays: dict[str, Tensor]) -> Finding:
 
 
 def _known(x: Tensor) -> Iterator[tuple[str, Tensor]]:
-    cols = x.shape[-1]
     variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
     away = x - mean
     yield "The root is forgotten: it divides by the variance.", away / (variance + 1e-5)
@@ -81,10 +86,42 @@ def _known(x: Tensor) -> Iterator[tuple[str, Tensor]]:
     yield told, (x - (mean - first)) * scale
     told = "The first element is subtracted, and the mean of the distances from it is not."
     yield told, (x - first) * scale
-    for around in (mean, x[:, :1], torch.zeros_like(mean)):
-        squares = ((x - around) ** 2).sum(-1, keepdim=True)
-        wrong = squares / (cols - 1) - (mean - around) ** 2
-        yield "The variance was divided by cols - 1.", away * (wrong + 1e-5).rsqrt()
+    yield "1e-5 is left out.", away * variance.rsqrt()
+    yield "1e-5 is added to the root: it belongs under it.", away / (variance.sqrt() + 1e-5)
+    yield "It is multiplied by the root: it is divided by it.", away / scale
+    told = "The mean of the distances from the first element is added: it is subtracted."
+    yield told, (x - first + (mean - first)) * scale
+    for around in (mean, first, torch.zeros_like(mean)):
+        yield from _around(x, around)
+
+
+def _around(x: Tensor, around: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Mistakes in sums of x - around and of its square."""
+    cols, d = x.shape[-1], x - around
+    sums, squares = d.sum(-1, keepdim=True), d.square().sum(-1, keepdim=True)
+    mean = sums / cols
+
+    def result(variance: Tensor, mean: Tensor = mean) -> Tensor:
+        return (d - mean) * (variance + 1e-5).rsqrt()
+
+    right = squares / cols - mean**2
+    told = "The variance was divided by cols - 1."
+    yield told, result(squares / (cols - 1) - mean**2)
+    told = "The mean was divided by cols - 1."
+    off = sums / (cols - 1)
+    yield told, result(squares / cols - off**2, off)
+    yield told, result(right, off)
+    told = "The mean is subtracted from the mean of the squares: its square belongs there."
+    yield told, result(squares / cols - mean)
+    told = "The square of the mean is not subtracted: that is the mean of the squares alone."
+    yield told, result(squares / cols)
+    yield "The square of the mean is added: it is subtracted.", result(squares / cols + mean**2)
+    yield "The sum of the squares is not divided by cols.", result(squares - mean**2)
+    told = "The sums go on from row to row: they begin with 0 in each."
+    grown = sums.cumsum(0) / cols
+    yield told, result(squares.cumsum(0) / cols - grown**2, grown)
+    told = "A quotient of two whole numbers is whole in C++: 1 / cols is 0, and so are the means."
+    yield told, result(torch.zeros_like(mean), torch.zeros_like(mean))
 
 
 def _far_from_zero(native: Native) -> Finding:

@@ -44,18 +44,23 @@ WHAT = {
 class Fault(Stop):
     """A Stop that knows its kind, so that an exercise can add what it means there."""
 
-    def __init__(self, kind: Kind, found: str, says: str) -> None:
+    def __init__(
+        self, kind: Kind, found: str, says: str, array: str = "", within: bool = True
+    ) -> None:
         super().__init__(WHAT[kind], found, says)
         self.kind = kind
+        self.array = array  # what was touched
+        self.within = within  # of a race: both are threads of one block
 
 
 def stop(mistake: Any, names: Mapping[int, str], sizes: Mapping[str, int]) -> Fault:
     kind = Kind(mistake.kind)
     if kind == Kind.RACE and mistake.writes and mistake.other_writes:
         kind = Kind.TWO_WRITERS
-    found, says = _WORDS[kind](mistake, names.get(mistake.array, "memory"), sizes)
+    array = names.get(mistake.array, "memory")
+    found, says = _WORDS[kind](mistake, array, sizes)
     line = f"line {mistake.line}: " if mistake.line else ""
-    return Fault(kind, line + found, says)
+    return Fault(kind, line + found, says, array, mistake.block == mistake.other_block)
 
 
 def _who(mistake: Any) -> str:

@@ -38,11 +38,13 @@ struct Pointer;
 // p[i] on either side of an assignment.
 template <class T>
 struct Cell {
-  Array* array;
+  Array* array;  // null: a number that is in no array, `given`
   int64_t word;
   int line;
+  T given{};
 
   T read() const {
+    if (array == nullptr) return given;
     // A loop that looks at a counter this way must not keep the others from running.
     if (std::is_same_v<T, unsigned>) core->look();
     T value;
@@ -52,7 +54,20 @@ struct Cell {
   void write(const T& value) const {
     memcpy(core->touch(array, word, 1, line, sizeof(T) / 4), &value, sizeof value);
   }
-  operator T() const { return read(); }
+  // Without asking, a cell becomes a T, and another kind of number becomes a cell: else the
+  // compiler would make an int of the float in `here ? cell : 0`.
+  template <class U>
+  static constexpr bool kOther = std::is_arithmetic_v<U> && !std::is_same_v<U, T>;
+  template <class U, class = std::enable_if_t<std::is_same_v<U, T>>>
+  operator U() const {
+    return read();
+  }
+  template <class U, std::enable_if_t<kOther<U>, int> = 0>
+  explicit operator U() const {
+    return U(read());
+  }
+  template <class U, std::enable_if_t<kOther<U>, int> = 0>
+  Cell(U number) : array(nullptr), word(0), line(0), given(T(number)) {}
   const Cell& operator=(const T& value) const {
     write(value);
     return *this;
@@ -72,6 +87,85 @@ struct Cell {
   }
   Pointer<T> operator&() const;
 };
+
+// Two cells, or a cell and a number: as their values.
+template <class T>
+struct IsCell : std::false_type {};
+template <class T>
+struct IsCell<Cell<T>> : std::true_type {};
+template <class T>
+const T& value(const T& number) {
+  return number;
+}
+template <class T>
+T value(const Cell<T>& cell) {
+  return cell.read();
+}
+template <class A>
+constexpr bool kNumber = IsCell<A>::value || std::is_arithmetic_v<A>;
+template <class A, class B>
+using IfCells =
+    std::enable_if_t<(IsCell<A>::value || IsCell<B>::value) && kNumber<A> && kNumber<B>>;
+template <class A, class B, class = IfCells<A, B>>
+auto operator+(const A& a, const B& b) {
+  return value(a) + value(b);
+}
+template <class A, class B, class = IfCells<A, B>>
+auto operator-(const A& a, const B& b) {
+  return value(a) - value(b);
+}
+template <class A, class B, class = IfCells<A, B>>
+auto operator*(const A& a, const B& b) {
+  return value(a) * value(b);
+}
+template <class A, class B, class = IfCells<A, B>>
+auto operator/(const A& a, const B& b) {
+  return value(a) / value(b);
+}
+template <class A, class B, class = IfCells<A, B>>
+auto operator<(const A& a, const B& b) {
+  return value(a) < value(b);
+}
+template <class A, class B, class = IfCells<A, B>>
+auto operator<=(const A& a, const B& b) {
+  return value(a) <= value(b);
+}
+template <class A, class B, class = IfCells<A, B>>
+auto operator>(const A& a, const B& b) {
+  return value(a) > value(b);
+}
+template <class A, class B, class = IfCells<A, B>>
+auto operator>=(const A& a, const B& b) {
+  return value(a) >= value(b);
+}
+template <class A, class B, class = IfCells<A, B>>
+auto operator==(const A& a, const B& b) {
+  return value(a) == value(b);
+}
+template <class A, class B, class = IfCells<A, B>>
+auto operator!=(const A& a, const B& b) {
+  return value(a) != value(b);
+}
+template <class A, class T, class = std::enable_if_t<std::is_arithmetic_v<A>>>
+A& operator+=(A& a, const Cell<T>& b) {
+  return a += b.read();
+}
+template <class A, class T, class = std::enable_if_t<std::is_arithmetic_v<A>>>
+A& operator-=(A& a, const Cell<T>& b) {
+  return a -= b.read();
+}
+template <class A, class T, class = std::enable_if_t<std::is_arithmetic_v<A>>>
+A& operator*=(A& a, const Cell<T>& b) {
+  return a *= b.read();
+}
+template <class A, class T, class = std::enable_if_t<std::is_arithmetic_v<A>>>
+A& operator/=(A& a, const Cell<T>& b) {
+  return a /= b.read();
+}
+template <class T>
+T operator-(const Cell<T>& cell) {
+  return -cell.read();
+}
 
 // const T: the value itself; T: a cell, which can be written.
 template <class T>

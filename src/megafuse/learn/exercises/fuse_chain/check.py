@@ -86,6 +86,21 @@ def _known(
     yield "The residual comes after the scale: it belongs before it.", h * scale + shift + residual
     yield "The bias is left out.", (F.gelu(x) + residual) * scale + shift
     yield "scale and shift have changed places.", (h + residual) * shift + scale
+    told = "scale is added and residual is the factor: add_mul_add(x, y, z, w) is (x + y)·z + w."
+    yield told, (h + scale) * residual + shift
+    told = (
+        "bias and residual have changed places: bias goes into the gelu, residual comes after it."
+    )
+    yield told, (F.gelu(x + residual) + bias) * scale + shift
+    told = "The gelu is left out: the second op takes h, the first one's result, and not x."
+    yield told, (x + residual) * scale + shift
+    yield "The shift is left out.", (h + residual) * scale
+    yield "The scale is left out.", h + residual + shift
+    told = "The bias is in it twice: bias_act adds it already."
+    yield told, (F.gelu(x + 2 * bias) + residual) * scale + shift
+    told = "The residual went into the gelu: it is added after it."
+    yield told, (F.gelu(x + bias + residual) + residual) * scale + shift
+    yield told, F.gelu(x + bias + residual) * scale + shift
 
 
 _SAME = "It must compute what the starter does: (gelu(x + bias) + residual)·scale + shift."

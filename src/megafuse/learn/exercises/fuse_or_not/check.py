@@ -74,7 +74,9 @@ def _judged(name: str, fuse: bool, number: float, case: Case) -> Iterator[Findin
     word = "fuse" if fuse else "leave it"
     if not near:
         low = "too low" if number < case.number else "too high"
-        yield Finding(name, False, f"{number:.4g} is {low}", f"{name}: {_HOW[name]}")
+        named = next((told for wrong, told in _NUMBERS[name] if _is(number, wrong)), "")
+        says = "\n\n".join(filter(None, (named, f"{name}: {_HOW[name]}")))
+        yield Finding(name, False, f"{number:.4g} is {low}", says)
     elif fuse != case.fuse:
         yield Finding(name, False, f"{number:.4g}, {word}: not what it says", f"{name}: {case.why}")
     else:
@@ -95,6 +97,46 @@ _HOW = {
     "row's two operations, and hold them against those of the 64 layers.",
     "attention": "what fusing could remove is a trip through memory between two operations. How "
     "many operations does PyTorch run here?",
+}
+
+
+def _is(number: float, wrong: float) -> bool:
+    return abs(number - wrong) <= 0.01 * abs(wrong)
+
+
+# Numbers that typical mistakes give, and the sentence for each.
+_INTENSITY = 2 * 1024**3 / (3 * 1024**2 * 4)
+_TINY = 100 * 5 / (64 * 4.5 * 1024)
+_NUMBERS: dict[str, tuple[tuple[float, str], ...]] = {
+    "chain": (
+        (24 / 12, "x + y reads two tensors: 12 bytes, not 8. The other two operations have 8."),
+        (28 / 8, "Fused it moves 12 bytes, not 8: it reads x and y, and writes the result."),
+        (3, "That is the number of operations: count bytes."),
+        (28, "That is the bytes of the separate way: divide them by those of the fused way."),
+        (12 / 28, "That is the fused way by the separate: it is asked the other way round."),
+    ),
+    "gemm": (
+        (_INTENSITY / 2, "A step is a product and a sum: two operations."),
+        (4 * _INTENSITY, "That is operations per float, and a float has 4 bytes."),
+        (1.5 * _INTENSITY, "The result is written, too: three matrices move, not two."),
+    ),
+    "launches": (
+        (1, "One is what is left: it is asked how many there are before."),
+        (2, "A sum, a product and an exp: x + y is an operation of its own."),
+        (28 / 12, "That is the ratio of the bytes, which hardly count at 1,000 elements."),
+    ),
+    "tiny": (
+        (_TINY / 100, "That is a fraction: in percent it is a hundred times that."),
+        (64 * _TINY, "That is the share of one layer's bytes: there are 64 layers."),
+    ),
+    "attention": (
+        (
+            3,
+            "Product, softmax, product would be three, with the scores written out in between: "
+            "scaled_dot_product_attention is one operation.",
+        ),
+        (0, "One operation is dispatched, and does it all."),
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megafuse.learn.exercises import cuda
 from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
-from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.emulator.faults import Fault, Kind
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.work import Work
 
@@ -74,6 +74,33 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     if len(x) <= len(bias):
         told = "The bias was taken by row, bias[r]: each output has its own, bias[o]."
         yield "out", told, (product + bias[: len(x), None]).relu()
+    told = "fminf keeps what is below 0: the ReLU is fmaxf(…, 0.0f)."
+    yield "out", told, (product + bias).clamp(max=0)
+    if x.shape == weight.shape:
+        told = "The tile of x was turned: xs[ty][tx] is filled, and xs[ty][k] is read."
+        if x.shape[0] == x.shape[1]:
+            yield "out", told, (x.t() @ weight.t() + bias).relu()
+        told = "x and weight have changed places in the product: xs[ty][k] * ws[tx][k]."
+        yield "out", told, (product.t() + bias).relu()
+        told = "out was written at o * rows + r, rows and columns changed places: r * outs + o."
+        yield "out", told, (product + bias).relu().t()
+    if x.shape[1] % 16 == 0:
+        last = x[:, -1:] @ weight[:, -1:].t()
+        told = "Only the last product is there: `=` in place of `+=`."
+        yield "out", told, (last + bias).relu()
+    told = "The bias was added with each product: it is added once, after the sum."
+    often = 16 * len(list(_tiles(x, weight)))
+    yield "out", told, (product + often * bias).relu()
+    yield "out", told, (product + (often + 1) * bias).relu()
+    whole = x.shape[1] // 16 * 16
+    if whole < x.shape[1]:
+        told = "The last tile is left out, the one that is not full: first < ins."
+        yield "out", told, (x[:, :whole] @ weight[:, :whole].t() + bias).relu()
+    sums = torch.zeros_like(product)
+    for a, b in _tiles(x, weight):
+        sums = (sums + a @ b.t()).relu()
+    told = "The ReLU is applied to a part of the sum: it comes after all of it, and after the bias."
+    yield "out", told, (sums + bias).relu()
     if weight.shape[0] == weight.shape[1]:
         told = "weight was read by column, weight[i][o]: its rows are the outputs, weight[o][i]."
         yield "out", told, (x @ weight + bias).relu()
@@ -94,6 +121,12 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
         )
         many = product + len(tiles) * bias
         yield "out", "The bias was added at every tile.", many.relu()
+
+
+def _two_writers(fault: Fault) -> str:
+    if fault.array == "out":
+        return "Two threads write the same result: out[r][o] lies at r * outs + o."
+    return "Two threads fetch to the same place of a tile: thread (tx, ty) fills [ty][tx]."
 
 
 TASK = Task(
@@ -121,6 +154,7 @@ TASK = Task(
     known=_known,
     means={
         Kind.RACE: _EARLY,
+        Kind.TWO_WRITERS: _two_writers,
         Kind.NEVER_WRITTEN: _BOUNDS,
         Kind.READ_OUTSIDE: _BOUNDS,
         Kind.WRITTEN_OUTSIDE: _BOUNDS,

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from megafuse.learn.exercises import cuda
-from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
-from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Look, Size, Task
+from megafuse.learn.exercises.emulator.faults import Fault, Kind
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.work import Work
 
@@ -41,9 +41,9 @@ _ROWS = (
     "the length of a row, not their number."
 )
 _BOUNDS = (
-    "33 × 70 is no multiple of the block, so some threads have a row that does not exist, some a "
-    "column, and both must be asked: a column that is too large is no error of memory, it is the "
-    "next row's beginning."
+    "Where the matrix is no multiple of the block, some threads have a row that does not exist, "
+    "some a column, and both must be asked: a column that is too large is no error of memory, it "
+    "is the next row's beginning."
 )
 _RACE = (
     "A thread whose column lies behind the end of its row lands in the next row, where another "
@@ -57,12 +57,48 @@ _APART = (
 )
 
 
+def _outside(fault: Fault) -> str:
+    if fault.array == "bias":
+        told = "bias has a number for each column: it is taken at c alone, where c is below cols."
+        return f"{told} {_BOUNDS}"
+    return _BOUNDS
+
+
+_LOOKS = (
+    Look.having(r"\|\|", "`||` lets a thread through that is inside one way: both must hold, &&."),
+    Look.having(
+        r"\br\s*<=?\s*cols|\bc\s*<=?\s*rows\b(?!\s*\*)",
+        "Rows and columns have changed places where they are bounded: r < rows and c < cols.",
+    ),
+    Look.having(r"<=\s*(?:rows|cols)", "`<=` lets one too many through: the last row is rows - 1."),
+    Look.without(r"blockIdx\.x", "blockIdx.x does not count: all blocks side by side do the same."),
+    Look.without(
+        r"blockIdx\.y", "blockIdx.y does not count: all blocks below each other do the same."
+    ),
+    Look.having(
+        r"blockIdx\.x\s*\*\s*(?!blockDim\.x)\w+\.|blockIdx\.y\s*\*\s*(?!blockDim\.y)\w+\.",
+        "A block is blockDim.x wide and blockDim.y high: blockIdx.x goes with blockDim.x, and "
+        "blockIdx.y with blockDim.y.",
+    ),
+    Look.having(r"\br\s*\*\s*rows", f"Row r was taken from r * rows on. {_ROWS}"),
+)
+
+
 def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     x, bias = arrays["x"].double(), arrays["bias"].double()
     if x.shape[0] <= len(bias):
         by_row = x + bias[: x.shape[0], None]
         yield "out", "The bias was taken by row, bias[r]: each column has its own, bias[c].", by_row
     at = torch.arange(x.numel(), device=x.device)
+    yield "out", "The bias is a factor: it is added.", x * bias
+    yield (
+        "out",
+        "The bias was taken at threadIdx.x, which is a place in the block: bias[c].",
+        (x + bias[torch.arange(len(bias), device=x.device) % 32]),
+    )
+    turned = x.flatten().view(x.shape[1], x.shape[0]).t() + bias
+    told = "x is read at c * rows + r and written at r * cols + c: rows became columns."
+    yield "out", told, turned
     down = x + bias[at // x.shape[0]].reshape(x.shape)
     yield "out", f"The matrix was walked down its columns, at c * rows + r. {_ROWS}", down
 
@@ -84,7 +120,8 @@ TASK = Task(
     limits=(cuda.moved(lambda size: 12 * size[0] * size[1], _APART),),
     tolerance=1e-6,
     known=_known,
-    means={Kind.TWO_WRITERS: _RACE, Kind.READ_OUTSIDE: _BOUNDS, Kind.WRITTEN_OUTSIDE: _BOUNDS},
+    looks=_LOOKS,
+    means={Kind.TWO_WRITERS: _RACE, Kind.READ_OUTSIDE: _outside, Kind.WRITTEN_OUTSIDE: _BOUNDS},
 )
 
 

@@ -69,6 +69,12 @@ _LOOKS = (
         lambda source: re.search(r"\bwhile\b|\bfor\b", _body(source)) is None,
         "Nobody waits in grid_barrier: looking once is not enough, it takes a loop.",
     ),
+    Look.having(
+        r"\*\s*arrived\s*(?:\+=|=\s*\*\s*arrived\s*\+)|\+\+\s*\*\s*arrived|\(\s*\*\s*arrived\s*\)\s*\+\+"
+        r"|arrived\s*\[\s*0\s*\]\s*(?:\+\+|\+=)",
+        "The counter is changed by a read and a write, and what another block counted in between "
+        "is lost: atomicAdd(arrived, 1u) does it in one step.",
+    ),
     Look(
         lambda source: re.search(r"atomic\w+\s*\(\s*arrived\s*,\s*1", _body(source)) is None,
         "Nobody is counted: no thread adds 1 to `arrived`.",
@@ -84,6 +90,27 @@ _LOOKS = (
     Look.having(
         r"while\s*\([^;{]*[<!]=?\s*blockDim",
         "It waits for blockDim.x arrivals, the threads of a block: the goal is gridDim.x.",
+    ),
+    Look.having(
+        r"while\s*\([^;{]*gridDim\.x\s*\*\s*blockDim",
+        "It waits for an arrival of every thread: thread 0 alone counts, once a block.",
+    ),
+    Look.having(
+        r"while\s*\([^;{]*(?:>=?|==)\s*gridDim",
+        "The loop goes on while all have come: it goes on while arrived is below gridDim.x.",
+    ),
+    Look.having(
+        r"if\s*\(\s*blockIdx\.x\s*==\s*0",
+        "blockIdx.x == 0 picks a block, and the others neither count nor wait: it is one thread of "
+        "each block, threadIdx.x == 0.",
+    ),
+    Look.having(
+        r"if\s*\(\s*threadIdx\.x\s*%\s*32\s*==\s*0",
+        "One thread of each warp counts: a block of two warps counts as two.",
+    ),
+    Look.having(
+        r"\*\s*arrived\s*=\s*0|arrived\s*\[\s*0\s*\]\s*=\s*0",
+        "The counter is set back to 0 while other blocks still look at it, and they wait for ever.",
     ),
     Look.having(
         r"while\s*\([^;{]*<=\s*gridDim",

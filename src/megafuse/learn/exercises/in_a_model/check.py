@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from megafuse.bench import compare, speedup
 from megafuse.learn.exercises import roof, tensors
 from megafuse.learn.exercises.catalog import HERE
-from megafuse.learn.exercises.findings import Finding, Run
+from megafuse.learn.exercises.findings import Finding, Run, Stop
 from megafuse.learn.exercises.functor.check import op_of, separate
 from megafuse.learn.exercises.in_a_model.model import HIDDEN, WIDTH, Gate, model
 from megafuse.learn.exercises.work import Work
@@ -37,12 +37,13 @@ def check(work: Work) -> Iterator[Finding]:
     yours = copy.deepcopy(plain)
     with torch.no_grad():
         told = put_in(yours, kernel.fused)
-        yield _replaced(yours, told)
+        yield _replaced(plain, yours, told)
         yield _kept(plain, yours)
         x = torch.randn(_TOKENS, WIDTH, device=work.device)
         exact = copy.deepcopy(plain).double()(x.double())
         known = _known(plain, x)
-        yield (right := tensors.close("result", yours(x), exact, x.dtype, 1e-4, _RESULT, known))
+        result = _run_once(yours, x)
+        yield (right := tensors.close("result", result, exact, x.dtype, 1e-4, _RESULT, known))
         if not right.ok:
             return
         yield (fewer := _operations(plain, yours, x))
@@ -70,14 +71,32 @@ def _is_right(functor: Path, device: str) -> bool:
     return torch.allclose(op_of(functor).fused(x, 1.3, -0.4), separate(x, 1.3, -0.4), atol=1e-5)
 
 
-def _replaced(yours: nn.Module, told: object) -> Finding:
-    left = [name for name, module in yours.named_modules() if isinstance(module, Gate)]
+def _replaced(plain: nn.Module, yours: nn.Module, told: object) -> Finding:
+    try:
+        left = [name for name, module in yours.named_modules() if isinstance(module, Gate)]
+    except AttributeError as error:
+        raise Stop("replaced", str(error), _SUPER) from None
     if left:
         found = f"{len(left)} of 3 gates are left: {', '.join(left)}"
-        return Finding("replaced", False, found, _LEFT)
+        added = dict(yours.named_children()).keys() - dict(plain.named_children()).keys()
+        if added:
+            says = _ELSEWHERE.format(name=sorted(added)[0])
+            return Finding("replaced", False, found, says)
+        return Finding("replaced", False, found, _LEFT if len(left) < 3 else _NONE)
     if told != 3:
         return Finding("replaced", False, f"all three, but put_in returned {told!r}", _COUNT)
     return Finding("replaced", True, "all three gates")
+
+
+def _run_once(yours: nn.Module, x: Tensor) -> Tensor:
+    """Explains what a gate that returns nothing does to the layer behind it."""
+    try:
+        out: Tensor = yours(x)
+    except TypeError as error:
+        if "NoneType" in str(error):
+            raise Stop("result", "the gate gave None to the layer behind it", _NOTHING) from None
+        raise
+    return out
 
 
 def _kept(plain: nn.Module, yours: nn.Module) -> Finding:
@@ -107,6 +126,12 @@ def _known(plain: nn.Module, x: Tensor) -> Iterator[tuple[str, Tensor]]:
     yield "scale and shift have changed places.", changed(swapped)
     for number, each in enumerate(numbers, 1):
         yield f"All three gates have the numbers of gate {number}.", changed([each] * 3)
+    told = "Every gate has the scale 1 and the shift 0: each child has numbers of its own."
+    yield told, changed([(1.0, 0.0)] * 3)
+    yield "The gates' shift is left out.", changed([(scale, 0.0) for scale, _ in numbers])
+    yield "The gates' scale is left out.", changed([(1.0, shift) for _, shift in numbers])
+    # sigmoid(0 * x + 100) is 1 to the last digit
+    yield "The gates give back x as it came.", changed([(0.0, 100.0)] * 3)
 
 
 def _operations(plain: nn.Module, yours: nn.Module, x: Tensor) -> Finding:
@@ -171,8 +196,22 @@ _RESULT = (
 )
 _LEFT = (
     "named_children() has only what lies directly below a module, and the second and third layer "
-    "lie deeper: go through model.modules(), and look at the children of each."
+    "lie deeper: go through model.modules(), and look at the children of each. And a `return` in "
+    "the loop ends it at the first gate."
 )
+_SUPER = (
+    "A module calls super().__init__() before anything else in its __init__: that makes the lists "
+    "of its parameters and children."
+)
+_NONE = (
+    "No gate was replaced. A child is replaced by setattr(parent, name, new), where parent is the "
+    "module directly above it: go through model.modules(), and look at the children of each."
+)
+_ELSEWHERE = (
+    "The new module was put on the model itself, as {name!r}, and the gates are where they were: "
+    "setattr(parent, name, new) wants the module directly above the gate, and its name there."
+)
+_NOTHING = "forward() ends without `return`: it returns what the kernel gives."
 _COUNT = (
     "put_in says how many gates there were: so that whoever calls it sees that it did something."
 )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megafuse.learn.exercises import cuda
 from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Look, Size, Task
-from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.emulator.faults import Fault, Kind
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.work import Work
 
@@ -69,6 +69,22 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     if len(x) >= w2.shape[1]:
         told = "The second layer was given x: it takes h."
         yield "y", told, w2 @ x[: w2.shape[1]] + b2
+    told = "b1 is added after the ReLU: it is relu(w1 * x + b1)."
+    yield "y", told, w2 @ ((w1 @ x).relu() + b1) + b2
+    hidden, ins = w1.shape
+    if hidden <= ins:
+        starts = torch.arange(hidden, device=x.device)[:, None] * hidden
+        rows = w1.flatten()[starts + torch.arange(ins, device=x.device)]
+        told = "Row j of w1 was taken from j * hidden on: it is ins floats long, w1 + j * ins."
+        yield "y", told, w2 @ (rows @ x + b1).relu() + b2
+        told = "The first product has hidden terms: a row of w1 is ins floats long."
+        yield "y", told, w2 @ (w1[:, :hidden] @ x[:hidden] + b1).relu() + b2
+    outs = len(w2)
+    if outs <= hidden:
+        starts = torch.arange(outs, device=x.device)[:, None] * outs
+        rows = w2.flatten()[starts + torch.arange(hidden, device=x.device)]
+        told = "Row o of w2 was taken from o * outs on: it is hidden floats long, w2 + o * hidden."
+        yield "y", told, rows @ h + b2
     yield "y", "There is a ReLU after the second layer, too: it has none.", (w2 @ h + b2).relu()
 
 
@@ -79,10 +95,19 @@ def _depth(source: str) -> int:
     return before.count("{") - before.count("}")
 
 
+def _called(source: str) -> int:
+    """Where the kernel calls the barrier."""
+    return source.find("grid_barrier(", source.find("__global__"))
+
+
 _LOOKS = (
     Look(
         lambda source: "grid_barrier(" not in source[source.find("__global__") :],
         "The kernel never calls grid_barrier(arrived).",
+    ),
+    Look(
+        lambda source: _called(source) > max(source.rfind("dot("), 0),
+        "The barrier comes after both phases: it stands between them.",
     ),
     Look.having(
         r"if\s*\([^()]*\)\s*\{?\s*grid_barrier\(",
@@ -100,6 +125,16 @@ _LOOKS = (
     ),
 )
 
+
+def _never_written(fault: Fault) -> str:
+    if fault.array == "h":
+        return "Phase 2 reads all of h: phase 1 writes h[j] for every j below hidden."
+    return (
+        f"{fault.array} is in shared memory, which is each block's own: what other blocks computed "
+        "is not in it. Write h, in memory, which all of them have."
+    )
+
+
 TASK = Task(
     kernel=Kernel("mlp", "IIIIIOOCiii"),
     launch=lambda size: Launch((size[3],), (_THREADS,), size[:3], at_once=size[3]),
@@ -108,6 +143,7 @@ TASK = Task(
     cases=(
         Case("one block", (32, 16, 8, 1), _FORMULA),
         Case("three blocks", (40, 25, 11, 3), _FORMULA + " " + _BETWEEN),
+        Case("more warps than rows", (33, 5, 3, 4), _FORMULA + " " + _BETWEEN),
         Case("four blocks", (64, 48, 32, 4), _FORMULA + " " + _BETWEEN),
     ),
     large=(4096, 8192, 4096, 64),
@@ -126,6 +162,7 @@ TASK = Task(
             "Two warps have the same row, or all 32 lanes write it: warp number `warp` takes rows "
             "warp, warp + warps, …, where warps counts those of the whole grid, and lane 0 writes."
         ),
+        Kind.NEVER_WRITTEN: _never_written,
         Kind.READ_OUTSIDE: "Row j of w1 is `ins` floats long, row o of w2 is `hidden` floats long.",
         Kind.SHUFFLE_MISSED: "All 32 lanes of the warp call dot(), and lane 0 writes.",
         Kind.DEADLOCK: _EVERYONE,

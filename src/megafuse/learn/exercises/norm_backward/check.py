@@ -50,10 +50,16 @@ _ROWS = (
     "is a read and a write, and what another warp added in between is lost: "
     "atomicAdd(&dweight[c], v) does it in one step."
 )
+_STRETCH = cuda.stretch("in round k lane l has column k * 32 + l, not l * 8 + k.")
 _PASSES = (
     "grad, x and weight are read twice: for the sums, and for the result. Rows have at most 256 "
     "floats, 8 for each lane: keep g and h in registers between the two."
 )
+
+
+_PLACE = "Two warps write the same row: element c of a row lies at dx[row * cols + c]."
+_ONE = "mean and rstd have a number for each row: mean[row], rstd[row]."
+_BOUNDS = "Where column k * 32 + lane is not below cols, there is nothing to read."
 
 
 def _own(values: Tensor) -> Tensor:
@@ -63,6 +69,10 @@ def _own(values: Tensor) -> Tensor:
     return (lanes.sum(1) / cols).repeat(1, lanes.shape[1])[:, :cols]
 
 
+def _dx(g: Tensor, h: Tensor, rstd: Tensor) -> Tensor:
+    return rstd * (g - g.mean(-1, keepdim=True) - h * (g * h).mean(-1, keepdim=True))
+
+
 def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     grad, x, weight, mean, rstd = (
         arrays[name].double() for name in ("grad", "x", "weight", "mean", "rstd")
@@ -70,6 +80,7 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     mean, rstd = mean[:, None], rstd[:, None]
     h, g = (x - mean) * rstd, grad * weight
     mg, mgh = g.mean(-1, keepdim=True), (g * h).mean(-1, keepdim=True)
+    right = _dx(g, h, rstd)
     yield "dx", "Both means are left out: x is taken to move nothing but itself.", rstd * g
     yield "dx", "mean(g) is left out: x moves the row's mean, too.", rstd * (g - h * mgh)
     yield "dx", "h * mean(g * h) is left out: x moves the row's variance, too.", rstd * (g - mg)
@@ -92,6 +103,27 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
         second = _own(g * h) if own_gh else mgh
         told = "A lane's own sum was taken for the row's: warp_sum brings the 32 together."
         yield "dx", told, rstd * (g - first - h * second)
+    told = "The two means have changed places: it is g - mean(g) - h * mean(g * h)."
+    yield "dx", told, rstd * (g - mgh - h * mg)
+    yield "dx", "It is divided by rstd: rstd is 1 / sqrt(…) already, a factor.", right / rstd**2
+    yield "dx", "rstd is a factor twice.", right * rstd
+    for other in {256, 32, -(-cols // 32) * 32} - {cols}:
+        told = f"The sums are divided by {other}, not by cols: a row of {cols} floats has {cols}."
+        yield "dx", told, rstd * (g - mg * cols / other - h * mgh * cols / other)
+    told = "The weight was taken by row, weight[row]: it goes with the column, weight[c]."
+    by_row = grad * weight[: len(x), None]
+    yield "dx", told, _dx(by_row, h, rstd)
+    told = "h is x as it came: it is (x - mean) * rstd."
+    yield "dx", told, _dx(g, x, rstd)
+    told = "The second mean is of grad * h: it is of g * h, with the weight."
+    yield "dx", told, rstd * (g - mg - h * (grad * h).mean(-1, keepdim=True))
+    yield "dweight", "That sums grad alone, which is the gradient of a bias.", grad.sum(0)
+    told = "Lane 0 alone added to dweight: every lane adds for its own columns."
+    yield "dweight", told, (grad * h).sum(0) * (torch.arange(cols, device=x.device) % 32 == 0)
+    row_sums = torch.zeros_like(weight)
+    row_sums[: len(x)] = (grad * h).sum(-1)[:cols]
+    told = "That adds up the row, in dweight[row]: dweight[c] is a sum over rows, of column c."
+    yield "dweight", told, row_sums
     yield "dweight", "That sums grad * x: it should be grad * h.", (grad * x).sum(0)
     yield "dweight", "That sums g * h: the weight belongs into dx alone.", (g * h).sum(0)
 
@@ -109,12 +141,15 @@ TASK = Task(
     large=(1 << 16, 256),
     least=lambda size: 12 * size[0] * size[1] + 8 * size[1] + 8 * size[0],
     operations=lambda size: 12 * size[0] * size[1],
-    limits=(cuda.moved(lambda size: 16 * size[0] * size[1] + 64 * size[0], _PASSES, 1.02),),
+    limits=(
+        cuda.moved(lambda size: 16 * size[0] * size[1] + 64 * size[0], _PASSES, 1.02, _STRETCH),
+    ),
     tolerance=1e-4,
     known=_known,
     means={
         Kind.RACE: _ROWS,
-        Kind.TWO_WRITERS: _ROWS,
+        Kind.TWO_WRITERS: lambda fault: _ROWS if fault.array == "dweight" else _PLACE,
+        Kind.READ_OUTSIDE: lambda fault: _ONE if fault.array in ("mean", "rstd") else _BOUNDS,
         Kind.SHUFFLE_MISSED: "All lanes meet, also those whose part of the row has ended.",
     },
 )

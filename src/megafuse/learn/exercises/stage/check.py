@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 
 import torch
@@ -10,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.learn.exercises import cuda
-from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
-from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Look, Size, Task
+from megafuse.learn.exercises.emulator.faults import Fault, Kind
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.work import Work
 
@@ -58,6 +59,14 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     rgb = arrays["rgb"].double()
     flat = rgb.flatten()
     n = len(rgb)
+    for k, name in enumerate(("red", "green", "blue")):
+        without = rgb.clone()
+        without[:, k] = 0
+        yield "grey", f"The {name} is left out.", _grey(without)
+    if n > 128:
+        first = rgb[:128].repeat(-(-n // 128), 1)[:n]
+        told = "Every block fetched the pixels of the first one: its own begin at blockIdx.x * 384."
+        yield "grey", told, _grey(first)
     if n > 128:  # three floats a pixel, but blocks that begin 128 floats apart
         at = torch.arange(n, device=rgb.device)
         first = 128 * (at // 128) + 3 * (at % 128)
@@ -75,6 +84,21 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
         if order != (0, 1, 2):
             told = "The weights belong to other colours: 0.3 red, 0.6 green, 0.1 blue."
             yield "grey", told, _grey(rgb[:, list(order)])
+
+
+def _outside(fault: Fault) -> str:
+    if fault.array != "rgb":
+        return (
+            f"{fault.array} has the floats of this block alone, 384 of them from 0 on. {_SMALL} "
+            "Thread t's pixel is at 3 * threadIdx.x there, whatever block it is."
+        )
+    return _BOUNDS
+
+
+def _two_writers(fault: Fault) -> str:
+    if fault.array == "grey":
+        return "threadIdx.x is the same in every block: pixel i is blockIdx.x * 128 + threadIdx.x."
+    return "In round k thread t fetches float k * 128 + t: a round is 128 floats."
 
 
 def _grey(rgb: Tensor) -> Tensor:
@@ -99,11 +123,21 @@ TASK = Task(
         cuda.banks("Threads of a warp want several words of the same bank.", 2.0),
     ),
     known=_known,
+    never=(
+        Look(
+            lambda source: (
+                bool(re.search(r"float\s+\w+\s*\[", source)) and "__shared__" not in source
+            ),
+            "An array without __shared__ is every thread's own: nobody else finds there what this "
+            "thread fetched.",
+        ),
+    ),
     means={
         Kind.RACE: _EARLY,
         Kind.NEVER_WRITTEN: _UNFILLED,
-        Kind.READ_OUTSIDE: _BOUNDS + " " + _SMALL,
-        Kind.WRITTEN_OUTSIDE: _BOUNDS,
+        Kind.TWO_WRITERS: _two_writers,
+        Kind.READ_OUTSIDE: _outside,
+        Kind.WRITTEN_OUTSIDE: _outside,
         Kind.BARRIER_MISSED: "A thread without a pixel may still have floats to fetch for others.",
     },
 )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from megafuse.learn.exercises import cuda
 from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
-from megafuse.learn.exercises.emulator.faults import Kind
+from megafuse.learn.exercises.emulator.faults import Fault, Kind
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.work import Work
 
@@ -49,6 +49,24 @@ _CONFLICT = (
 )
 
 
+_SAME_ROWS = (
+    "Two threads of a block write the same element. Thread (x, y) has rows y, y + 8, y + 16 and "
+    "y + 24 of the tile: k begins with threadIdx.y, and goes on by 8."
+)
+_TILE = "The tile has 32 rows of 32 floats: none may be shorter, and 33 keep the banks apart."
+_ROW_OF_OUT = "A row of out is `rows` long: element (c, r) of out lies at c * rows + r."
+
+
+def _outside(fault: Fault) -> str:
+    if fault.array == "out":
+        return f"{_ROW_OF_OUT} {_BOUNDS}"
+    return _BOUNDS if fault.array == "x" else _TILE
+
+
+def _two_writers(fault: Fault) -> str:
+    return _SAME_ROWS if fault.within else _SAME_TILE
+
+
 _SAME_TILE = (
     "Two blocks write the same tile. The blocks change places, too: tile (blockIdx.y, blockIdx.x) "
     "of x becomes tile (blockIdx.x, blockIdx.y) of out, and a row of out is `rows` long."
@@ -82,10 +100,10 @@ TASK = Task(
     known=_known,
     means={
         Kind.RACE: _EARLY,
-        Kind.TWO_WRITERS: _SAME_TILE,
+        Kind.TWO_WRITERS: _two_writers,
         Kind.NEVER_WRITTEN: _BOUNDS,
-        Kind.READ_OUTSIDE: _BOUNDS,
-        Kind.WRITTEN_OUTSIDE: _BOUNDS,
+        Kind.READ_OUTSIDE: _outside,
+        Kind.WRITTEN_OUTSIDE: _outside,
     },
 )
 

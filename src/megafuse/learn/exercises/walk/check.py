@@ -17,7 +17,8 @@ _SPARE = 1.1  # times the least: room for `scale`, which is read again in each r
 def check(work: Work) -> Iterator[Finding]:
     """The counted run comes first: it catches steps outside the arrays."""
     native = work.native()
-    for rows, cols in ((37, 29), (1, 5), (6, 1)):
+    # Fewer rows than columns first: an index that mixes them up then stays inside the arrays.
+    for rows, cols in ((29, 37), (37, 29), (1, 5), (6, 1)):
         arrays = _arrays(rows, cols)
         native.counted(arrays, (rows, cols))
         finding = _result(f"{rows} × {cols}", arrays)
@@ -55,8 +56,32 @@ def _result(what: str, arrays: dict[str, Tensor]) -> Finding:
         "Each element of x is multiplied by the number of its column. Look at where the loops "
         "begin and end."
     )
-    known = [("The scale is left out: out is x as it was.", arrays["x"].double())]
+    known = _known(arrays["x"].double(), arrays["scale"].double())
     return tensors.close(what, arrays["out"], exact, torch.float32, 1e-6, says, known)
+
+
+def _known(x: Tensor, scale: Tensor) -> Iterator[tuple[str, Tensor]]:
+    rows, cols = x.shape
+    yield "The scale is left out: out is x as it was.", x
+    yield "The scale is added: it is a factor.", x + scale
+    yield "Every column has the factor of the first one, scale[0].", x * scale[0]
+    told = "x is read at c * rows + r and written at r * cols + c: rows became columns."
+    yield told, x.flatten().view(cols, rows).t() * scale
+    down = scale.repeat_interleave(rows).view(rows, cols)
+    told = "The matrix was walked at c * rows + r: row r begins at r * cols, so (r, c) lies at "
+    yield told + "r * cols + c.", x * down
+    if rows > cols:
+        return
+    told = "A place's column is the place modulo cols, the length of a row, and not modulo rows."
+    yield told, x * scale[torch.arange(rows * cols) % rows].view(rows, cols)
+    told = "The scale is taken by row, scale[r]: each column has a number of its own, scale[c]."
+    yield told, x * scale[:rows, None]
+    strided = patterns.blank(rows * cols).double()
+    for r in range(rows):  # the later row stays
+        part = slice(r * rows, r * rows + cols)
+        strided[part] = x.flatten()[part] * scale
+    told = "Row r was taken from r * rows on: a row is cols floats long, so it begins at r * cols."
+    yield told, strided.view(rows, cols)
 
 
 def _why(each: float) -> str:

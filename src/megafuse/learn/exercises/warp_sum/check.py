@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from megafuse.learn.exercises import cuda
-from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Launch, Size, Task
+from megafuse.learn.exercises.cuda import Arrays, Case, Kernel, Known, Launch, Look, Size, Task
 from megafuse.learn.exercises.emulator.faults import Kind
 from megafuse.learn.exercises.findings import Finding
 from megafuse.learn.exercises.work import Work
@@ -53,11 +52,38 @@ _OWN = (
 )
 
 
-def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
+def _known(arrays: Arrays) -> Iterator[Known]:
     x = arrays["x"].double()
     lanes = F.pad(x, (0, -x.shape[1] % 32)).reshape(len(x), -1, 32).sum(1)
     yield "out", "That is lane 0's own sum: the lanes have not met.", lanes[:, 0]
     yield "out", _OWN, 2 * x.sum(-1)
+    cols = x.shape[1]
+    if cols % 32:
+        told = "The last floats are left out: with cols / 32 a part that is not whole is lost."
+        yield "out", told, x[:, : cols // 32 * 32].sum(-1)
+    yield "out", "That is the sum of the first 32 floats: the lanes go on by 32.", x[:, :32].sum(-1)
+    yield "out", "That is the mean: the sum is not divided.", x.mean(-1)
+    told = "Floats are in it several times: lane l takes l, l + 32, …, so it goes on by 32."
+    yield "out", told, (x * torch.arange(1, cols + 1, device=x.device).clamp(max=32)).sum(-1)
+    told = "Every lane begins at float 0: lane l begins at l."
+    yield "out", Look.having(r"=\s*0\s*;\s*\w+\s*<\s*cols", told), 32 * lanes[:, 0]
+    told = "threadIdx.x == 0 is one thread of the block, and it has four warps: lane == 0."
+    alone = torch.full_like(x[:, 0], torch.nan)
+    alone[::4] = x[::4].sum(-1)
+    yield "out", told, alone
+    for rounds, told in (
+        ((16,), "Only the round d = 16 was run: it takes a loop, d = 16, 8, 4, 2, 1."),
+        (range(16, 0, -2), "d is halved in every round, d /= 2: with d -= 2 lanes count twice."),
+    ):
+        sums = lanes
+        for d in rounds:
+            sums = sums + torch.cat([sums[:, d:], sums[:, -d:]], 1)
+        yield "out", told, sums[:, 0]
+    same = lanes
+    for d in (16, 8, 4, 2, 1):
+        same = same + same[:, d : d + 1]
+    told = "__shfl_sync gives every lane what lane d has: with __shfl_down_sync it is lane l + d."
+    yield "out", told, same[:, 0]
     up, last = lanes.clone(), lanes.clone()
     for d in (16, 8, 4, 2, 1):
         up = up + torch.cat([up[:, :d], up[:, :-d]], 1)
@@ -93,7 +119,11 @@ TASK = Task(
     limits=(cuda.moved(lambda size: 4 * size[0] * size[1] + 32 * size[0], _APART),),
     tolerance=1e-4,
     known=_known,
-    means={Kind.SHUFFLE_MISSED: _AWAY, Kind.TWO_WRITERS: "Only one lane may write a row's sum."},
+    means={
+        Kind.SHUFFLE_MISSED: _AWAY,
+        Kind.TWO_WRITERS: "Only one lane may write a row's sum, and to out[row].",
+        Kind.READ_OUTSIDE: "Row r begins at r * cols, and its last float is number cols - 1.",
+    },
 )
 
 

@@ -60,11 +60,20 @@ def _function(names: dict[str, Any], work: Work) -> tuple[Callable[..., Any], tu
     if not callable(function) or not callable(inputs):
         raise Stop("complete", "there is no function() or no inputs()", "Keep both names.")
     given = inputs(work.device)
+    if given is None:
+        raise Stop("inputs", "inputs() gave None", "It returns the arguments, as a tuple.")
     given = given if isinstance(given, tuple | list) else (given,)
+    try:
+        inspect.signature(function).bind(*given)
+    except TypeError as error:
+        found = f"inputs() gives {len(given)} arguments: {error}"
+        raise Stop("inputs", found, "inputs() makes one for each that function() takes.") from None
     floats = sum(a.numel() for a in given if isinstance(a, Tensor))
     if floats < _SMALL:
         raise Stop("inputs", f"{floats} floats in all", _TOO_SMALL)
     result = function(*given)
+    if isinstance(result, tuple | list | dict):
+        raise Stop("result", f"a {type(result).__name__} came back, not a tensor", _ONE_TENSOR)
     if not isinstance(result, Tensor):
         raise Stop("result", f"a {type(result).__name__} came back, not a tensor", _NO_TENSOR)
     if count(lambda: function(*given)).passes == 0:
@@ -73,7 +82,12 @@ def _function(names: dict[str, Any], work: Work) -> tuple[Callable[..., Any], tu
 
 
 def _repeats(function: Callable[..., Any], given: tuple[Any, ...]) -> Finding:
-    ok = torch.equal(function(*given).nan_to_num(), function(*given).nan_to_num())
+    before = [a.clone() if isinstance(a, Tensor) else a for a in given]
+    first, second = function(*given).nan_to_num(), function(*given).nan_to_num()
+    pairs = zip(given, before, strict=True)
+    if not all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor)):
+        return Finding("repeats", False, "it changes its arguments", _IN_PLACE)
+    ok = torch.equal(first, second)
     found = "the same result twice" if ok else "another result every time"
     return Finding("repeats", ok, found, "" if ok else _RANDOM)
 
@@ -168,6 +182,14 @@ _TOO_SMALL = (
     "you really use, or a million."
 )
 _NO_TENSOR = "The function must return the tensor that it computes. Without `return` it gives None."
+_ONE_TENSOR = (
+    "For this exercise the function returns one tensor: choose one of them. (`mf.fuse` itself "
+    "takes functions of several results.)"
+)
+_IN_PLACE = (
+    "A name that ends in _ (add_, mul_) and an assignment to x[…] write into the tensor that was "
+    "passed in, so the second call starts from other numbers. Use x + y, and keep the result."
+)
 _RANDOM = (
     "It draws random numbers, so no two runs can be compared. Draw them in inputs() and pass them "
     "in."

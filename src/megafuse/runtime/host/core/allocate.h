@@ -12,16 +12,18 @@ namespace megafuse {
 // For tests: outputs start as NaN (integers as -1), so that an element no kernel wrote shows.
 inline std::atomic<bool> poison_outputs{false};
 
+// All of its memory: elements that share a place (expand, unfold) make that less than their bytes.
 inline void poison(const at::Tensor& t) {
   constexpr int kOnes = 0xff;
+  const size_t bytes = t.storage().nbytes();
   if (!t.is_cuda()) {
-    std::memset(t.mutable_data_ptr(), kOnes, t.nbytes());
+    std::memset(t.mutable_data_ptr(), kOnes, bytes);
     return;
   }
   CudaScope scope(t.device());
   const Driver& driver = Driver::get();
-  driver.check(driver.MemsetD8Async(reinterpret_cast<uint64_t>(t.mutable_data_ptr()), kOnes,
-                                    t.nbytes(), current_stream(t.device())),
+  driver.check(driver.MemsetD8Async(reinterpret_cast<uint64_t>(t.mutable_data_ptr()), kOnes, bytes,
+                                    current_stream(t.device())),
                "cuMemsetD8Async");
 }
 
