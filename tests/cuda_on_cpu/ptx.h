@@ -81,9 +81,26 @@ inline void ptx_ldmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t& x, uint32_t& 
   x = found[0], y = found[1], z = found[2], w = found[3];
 }
 
-// A warp's 16 rows by 16 columns of a, and 16 by 8 of b. Lane 4 g + t has the rows g and g + 8 of a
-// and of the result, and column g of b; of every 8 columns of a, and rows of b, the two from 2 t
-// on; and columns 2 t and 2 t + 1 of the result.
+// A warp's 16 rows of a by 8 columns of b, in words of 4 bytes: 8 words a row or column. Lane 4 g +
+// t has the rows g and g + 8 of a and of the result, and column g of b; of every 4 words of these
+// the one at t; and columns 2 t and 2 t + 1 of the result. `dot` multiplies two words.
+template <class Sum, class Dot>
+inline void ptx_multiply_add(Sum* const (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                             Dot dot) {
+  const unsigned lane = emulated_thread->x % 32, g = lane / 4, t = lane % 4;
+  Sum sums[4] = {*c[0], *c[1], *c[2], *c[3]};
+  for (unsigned k = 0; k < 4; ++k) {  // the lanes of a row, or of a column
+    uint32_t mine[4], theirs[2][2];
+    for (int i = 0; i < 4; ++i) mine[i] = emulated_shuffle(0xffffffffu, a[i], 4 * g + k);
+    for (unsigned column = 0; column < 2; ++column)
+      for (int i = 0; i < 2; ++i)
+        theirs[column][i] = emulated_shuffle(0xffffffffu, b[i], 4 * (2 * t + column) + k);
+    for (int i = 0; i < 4; ++i)
+      for (int half = 0; half < 2; ++half)
+        sums[i] = dot(mine[2 * half + i / 2], theirs[i % 2][half], sums[i]);
+  }
+  for (int i = 0; i < 4; ++i) *c[i] = sums[i];
+}
 inline float ptx_bf16_at(uint32_t pair, int place) {
   const uint32_t bits = place ? pair & 0xffff0000u : pair << 16;
   float value;
@@ -95,46 +112,23 @@ inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(float& c0, f
                                                                     uint32_t a1, uint32_t a2,
                                                                     uint32_t a3, uint32_t b0,
                                                                     uint32_t b1) {
-  const unsigned lane = emulated_thread->x % 32, g = lane / 4, t = lane % 4;
-  const uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
-  float sums[4] = {c0, c1, c2, c3};
-  for (unsigned k = 0; k < 4; ++k) {  // the lanes of a row, or of a column
-    uint32_t mine[4], theirs[2][2];
-    for (int i = 0; i < 4; ++i) mine[i] = emulated_shuffle(0xffffffffu, a[i], 4 * g + k);
-    for (unsigned column = 0; column < 2; ++column)
-      for (int i = 0; i < 2; ++i)
-        theirs[column][i] = emulated_shuffle(0xffffffffu, b[i], 4 * (2 * t + column) + k);
-    for (int i = 0; i < 4; ++i)
-      for (int half = 0; half < 2; ++half)
-        for (int place = 0; place < 2; ++place)
-          sums[i] +=
-              ptx_bf16_at(mine[2 * half + i / 2], place) * ptx_bf16_at(theirs[i % 2][half], place);
-  }
-  c0 = sums[0], c1 = sums[1], c2 = sums[2], c3 = sums[3];
+  ptx_multiply_add<float>({&c0, &c1, &c2, &c3}, {a0, a1, a2, a3}, {b0, b1},
+                          [](uint32_t mine, uint32_t theirs, float sum) {
+                            for (int place = 0; place < 2; ++place)
+                              sum += ptx_bf16_at(mine, place) * ptx_bf16_at(theirs, place);
+                            return sum;
+                          });
 }
-
-// The same of int8, 16 rows by 32 columns of a: of every 16 columns a lane has the four from 4 t
-// on.
 inline void ptx_mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32(int& c0, int& c1, int& c2, int& c3,
                                                                 uint32_t a0, uint32_t a1,
                                                                 uint32_t a2, uint32_t a3,
                                                                 uint32_t b0, uint32_t b1) {
-  const unsigned lane = emulated_thread->x % 32, g = lane / 4, t = lane % 4;
-  const uint32_t a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
-  int sums[4] = {c0, c1, c2, c3};
-  for (unsigned k = 0; k < 4; ++k) {  // the lanes of a row, or of a column
-    uint32_t mine[4], theirs[2][2];
-    for (int i = 0; i < 4; ++i) mine[i] = emulated_shuffle(0xffffffffu, a[i], 4 * g + k);
-    for (unsigned column = 0; column < 2; ++column)
-      for (int i = 0; i < 2; ++i)
-        theirs[column][i] = emulated_shuffle(0xffffffffu, b[i], 4 * (2 * t + column) + k);
-    for (int i = 0; i < 4; ++i)
-      for (int half = 0; half < 2; ++half)
-        for (int place = 0; place < 32; place += 8)
-          sums[i] += int(int8_t(mine[2 * half + i / 2] >> place)) *
-                     int(int8_t(theirs[i % 2][half] >> place));
-  }
-  c0 = sums[0], c1 = sums[1], c2 = sums[2], c3 = sums[3];
+  ptx_multiply_add<int>({&c0, &c1, &c2, &c3}, {a0, a1, a2, a3}, {b0, b1},
+                        [](uint32_t mine, uint32_t theirs, int sum) {
+                          for (int place = 0; place < 32; place += 8)
+                            sum += int(int8_t(mine >> place)) * int(int8_t(theirs >> place));
+                          return sum;
+                        });
 }
 
 // ---- clocks, words that others change meanwhile, and copies
