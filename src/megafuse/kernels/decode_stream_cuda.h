@@ -6,10 +6,10 @@
 //
 // The others, the workers, are two groups, each with a sender and slots of its own, to which items
 // go by turns. An item is a piece of 16 rows, 2 KB of each where there are 8 workers, and every
-// worker of the group takes 512 bytes of each row; of int8 both are half. Shorter pieces are slower:
-// sending for one takes 40 ns, however short it is, and for the same reason one sender is too slow.
-// Slots are a group's own because copies arrive in any order: a slot tells only whether its last
-// fill was an even or odd one, which says all to those who saw the fill before.
+// worker of the group takes 512 bytes of each row; of int8 both are half. Shorter pieces are
+// slower: sending for one takes 40 ns, however short it is, and for the same reason one sender is
+// too slow. Slots are a group's own because copies arrive in any order: a slot tells only whether
+// its last fill was an even or odd one, which says all to those who saw the fill before.
 #pragma once
 
 #include "decode.h"
