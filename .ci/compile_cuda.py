@@ -163,10 +163,12 @@ def catalog(ops: list[str]) -> list[Job]:
     """Every kernel that the package can ask NVRTC for, or those of some ops."""
     from megafuse.decode.kernel import catalog as decoding
     from megafuse.registry import catalog
+    from megafuse.runtime.gemm_sm90 import ARCH as HOPPER
     from megafuse.runtime.nvrtc import options
 
     found = list(catalog.jobs())
-    newer = [arch for arch in ARCHITECTURES[13] if arch != "sm_75"]  # it has no copies that go on
+    # sm_75 has no copies that go on; on Hopper the kernel asks for what only sm_90a has.
+    newer = [HOPPER if arch == "sm_90" else arch for arch in ARCHITECTURES[13] if arch != "sm_75"]
     for i, (name, source) in enumerate(decoding()):
         found.append(catalog.Job(name, "decode", source, arch=newer[i % len(newer)]))
     unknown = set(ops) - {job.op for job in found}

@@ -134,9 +134,9 @@ def catalog() -> Iterator[tuple[str, str]]:
     )
     for parts in usual:
         variant = Variant(*parts)
-        yield f"decode step {variant.parameters}", cuda_source(variant, 16, 4, {})
+        yield f"decode step {variant.parameters}", cuda_source(variant, 8, 4, {})
     # As where a block may have 99 KB of shared memory.
-    yield f"decode step {variant.parameters}, 8 workers", cuda_source(variant, 8, 4, {})
+    yield f"decode step {variant.parameters}, 4 workers", cuda_source(variant, 4, 4, {})
 
 
 class CpuKernel:
