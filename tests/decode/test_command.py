@@ -9,6 +9,7 @@ import torch
 
 from decode.tiny import make
 from megafuse.cli import main
+from megafuse.decode.command import best_device
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +59,14 @@ def test_refused(
 ) -> None:
     assert main(["generate", *(str(folder) if a == "FOLDER" else a for a in arguments)]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("capability", "device"), [(None, "cpu"), ((7, 5), "cpu"), ((8, 0), "cuda"), ((9, 0), "cuda")]
+)
+def test_a_gpu_that_can_run_it_does(
+    capability: tuple[int, int] | None, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert best_device() == device

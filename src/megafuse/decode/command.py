@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto"
     )
     parser.add_argument("--weights", choices=("int8",), help="quantize a copy of the weights")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: a GPU that can run it")
     parser.add_argument("--threads", type=int, help="default: as many as torch has")
     parser.add_argument("--schedule", action="store_true", help="also the time of each phase")
 
@@ -75,7 +75,7 @@ def _generate(parsed: argparse.Namespace, transformers: Any) -> int:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         parsed.model, dtype=parsed.dtype, local_files_only=True
     )
-    model = model.eval().to(parsed.device)
+    model = model.eval().to(parsed.device or best_device())
     ids = _prompt(parsed, tokenizer)
     decoder = compile(
         model,
@@ -101,6 +101,15 @@ def _generate(parsed: argparse.Namespace, transformers: Any) -> int:
     if parsed.schedule:
         print(f"\n{decoder.schedule}", file=sys.stderr)
     return 0
+
+
+def best_device() -> str:
+    import torch
+
+    from megafuse.decode.kernel_cuda import OLDEST
+
+    there = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= OLDEST
+    return "cuda" if there else "cpu"
 
 
 def _prompt(parsed: argparse.Namespace, tokenizer: Any) -> list[int]:

@@ -21,6 +21,7 @@ from megafuse.decode.words import Struct
 from megafuse.runtime import build
 from megafuse.runtime.gemm_sm90 import ARCH as HOPPER
 
+OLDEST = 8  # of the GPUs' generations: copies that go on while others compute
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DECLARED = 4096  # bytes that the kernel's own shared variables have, and more
 _SAMPLING = 4104  # floats: Sampler::kScratch of decode_sample_cuda.h, rounded up
@@ -119,7 +120,7 @@ class CudaKernel:
         self._numbered = 1  # of phases, from launch to launch: memory that is 0 is of none
         index = barrier.device.index or 0
         major, minor = torch.cuda.get_device_capability(index)
-        if major < 8:
+        if major < OLDEST:
             raise Unsupported("the GPU", f"sm_{major}{minor}", "those from sm_80 on")
         with _on(barrier.device):
             constant = SIZES if step["hidden"] >= _CONSTANT_FROM else ()
