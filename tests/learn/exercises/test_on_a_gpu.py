@@ -51,7 +51,7 @@ def test_bytes_are_those_of_the_emulator_at_the_timed_size(monkeypatch):
     here = replace(made, make=lambda size, device: made.make(size, "cpu"), large=(1000,))
     least = made.least(made.cases[-1].size)
     counted = Counted({8: Line(sectors=2 * least // 32)}, ())
-    found = list(cuda._on_the_gpu(here, b"cubin", counted))
+    found = list(cuda._on_the_gpu(here, b"cubin", counted, ""))
     assert found[0].ok, found
     assert given["device"] == "cuda"
     assert given["least"] == 12_000
