@@ -41,6 +41,7 @@ class Block {
       Thread& t = *threads_[i];
       t.index = {i, 0, 0};
       t.state = State::kReady;
+      t.gathers = 0;
       t.copies.clear();
       t.fiber.start(&body, this);
     }
@@ -118,6 +119,16 @@ class Block {
     return warp.taken[lane];
   }
 
+  // Gives up to kGathered words and has those of all 32 lanes, lane by lane, until it comes here
+  // for the second time from now: a lane may be one call ahead of another.
+  const uint32_t* gather(const uint32_t* words, unsigned count) {
+    Warp& warp = warps_[current_->index.x / 32];
+    auto& mine = warp.gathered[current_->gathers++ % 2];
+    std::copy(words, words + count, mine[current_->index.x % 32]);
+    shuffle(0xffffffffu, 0, current_->index.x % 32);
+    return mine[0];
+  }
+
   // An asynchronous copy arrives at once, or as late as it may: both ends of what a GPU does.
   void copy(void* to, const void* from, size_t bytes) {
     if (copies_are_late_)
@@ -163,6 +174,8 @@ class Block {
            std::to_string(emulated_block.x) + ", " + std::to_string(emulated_block.y) + ")";
   }
 
+  static constexpr unsigned kGathered = 8;
+
  private:
   enum class State { kReady, kAtBarrier, kAtShuffle, kDone };
   struct Copy {
@@ -175,7 +188,7 @@ class Block {
     Fiber fiber;
     Coordinates index;
     State state;
-    unsigned barrier;
+    unsigned barrier, gathers;
   };
   struct Barrier {
     unsigned waiting = 0, expected = 0;
@@ -184,6 +197,7 @@ class Block {
     uint32_t mask = 0, waiting = 0;
     uint32_t given[32], taken[32];
     unsigned from[32];
+    uint32_t gathered[2][32][kGathered];
   };
 
   static void body(void* self) {

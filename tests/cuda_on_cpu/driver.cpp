@@ -227,6 +227,9 @@ EXPORTED void emulated_whole_barrier() { running->whole_barrier(); }
 EXPORTED uint32_t emulated_shuffle(uint32_t mask, uint32_t value, unsigned from) {
   return running->shuffle(mask, value, from);
 }
+EXPORTED const uint32_t* emulated_gather(const uint32_t* words, unsigned count) {
+  return running->gather(words, count);
+}
 EXPORTED void emulated_copy(void* to, const void* from, size_t bytes) {
   running->copy(to, from, bytes);
 }

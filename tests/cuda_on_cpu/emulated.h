@@ -17,6 +17,8 @@ extern __thread void* emulated_shared;  // dynamic shared memory of the block
 void emulated_barrier(unsigned number, unsigned threads);
 void emulated_whole_barrier();
 uint32_t emulated_shuffle(uint32_t mask, uint32_t value, unsigned from);
+// Of all lanes of the warp, lane by lane in steps of 8.
+const uint32_t* emulated_gather(const uint32_t* words, unsigned count);
 void emulated_copy(void* to, const void* from, size_t bytes);  // arrives now or when waited for
 // Barriers in shared memory (mbarrier), which pass when so many threads have arrived. A thread's
 // copies arrive at one, and with them the thread, now or when somebody waits there.

@@ -70,11 +70,12 @@ inline void ptx_cvt_rn_bf16x2_f32(uint32_t& result, float high, float low) {
 inline void ptx_ldmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t& x, uint32_t& y, uint32_t& z,
                                                          uint32_t& w, uint64_t from) {
   const unsigned lane = emulated_thread->x % 32;
+  const uint32_t place[2] = {uint32_t(from), uint32_t(from >> 32)};
+  const uint32_t* const places = emulated_gather(place, 2);
   uint32_t found[4];
   for (unsigned m = 0; m < 4; ++m) {
-    const uint64_t low = emulated_shuffle(0xffffffffu, uint32_t(from), 8 * m + lane / 4);
-    const uint64_t high = emulated_shuffle(0xffffffffu, uint32_t(from >> 32), 8 * m + lane / 4);
-    const uint64_t row = high << 32 | low;
+    const uint32_t* const theirs = places + 8 * (8 * m + lane / 4);
+    const uint64_t row = uint64_t(theirs[1]) << 32 | theirs[0];
     if (row % 16) __builtin_trap();
     memcpy(&found[m], reinterpret_cast<const char*>(row) + 4 * (lane % 4), 4);
   }
@@ -88,17 +89,16 @@ template <class Sum, class Dot>
 inline void ptx_multiply_add(Sum* const (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                              Dot dot) {
   const unsigned lane = emulated_thread->x % 32, g = lane / 4, t = lane % 4;
+  const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+  const uint32_t* const all = emulated_gather(mine, 6);
   Sum sums[4] = {*c[0], *c[1], *c[2], *c[3]};
-  for (unsigned k = 0; k < 4; ++k) {  // the lanes of a row, or of a column
-    uint32_t mine[4], theirs[2][2];
-    for (int i = 0; i < 4; ++i) mine[i] = emulated_shuffle(0xffffffffu, a[i], 4 * g + k);
-    for (unsigned column = 0; column < 2; ++column)
-      for (int i = 0; i < 2; ++i)
-        theirs[column][i] = emulated_shuffle(0xffffffffu, b[i], 4 * (2 * t + column) + k);
-    for (int i = 0; i < 4; ++i)
-      for (int half = 0; half < 2; ++half)
-        sums[i] = dot(mine[2 * half + i / 2], theirs[i % 2][half], sums[i]);
-  }
+  for (unsigned k = 0; k < 4; ++k)  // the lanes of a row, or of a column
+    for (unsigned i = 0; i < 4; ++i) {
+      const uint32_t* const row = all + 8 * (4 * g + k);
+      const uint32_t* const column = all + 8 * (4 * (2 * t + i % 2) + k) + 4;
+      for (unsigned half = 0; half < 2; ++half)
+        sums[i] = dot(row[2 * half + i / 2], column[half], sums[i]);
+    }
   for (int i = 0; i < 4; ++i) *c[i] = sums[i];
 }
 inline float ptx_bf16_at(uint32_t pair, int place) {
