@@ -58,8 +58,8 @@ def problems(gpu: Gpu, sm: str = "80") -> Iterator[tuple[str, str]]:
 
 
 # Mistakes in the kernel: the order of threads that shows it, the header, a part of it, and what
-# stands there instead. Copies that nobody waits for, and copies into slots in use, are missing: with
-# the first the emulator does not come to an end, and the second it does not show.
+# stands there instead. Copies that nobody waits for, and copies into slots in use, are missing:
+# with the first the emulator does not come to an end, and the second it does not show.
 PLANTED = {
     "blocks do not wait for words": (
         "forward",

@@ -53,7 +53,7 @@ def test_group(group: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "mistake", ["copies are not waited for", "blocks do not wait", "copies into slots in use"]
+    "mistake", ["blocks do not wait for words", "words of any phase are taken"]
 )
 def test_mistakes_of_the_decode_kernel_are_found(mistake: str) -> None:
     run(f"decode:{mistake}")
