@@ -2,6 +2,8 @@
 // shuffles. What a GPU leaves undefined is an error here.
 #pragma once
 
+#include <sched.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -49,6 +51,7 @@ class Block {
     std::vector<unsigned> turns(threads);
     std::iota(turns.begin(), turns.end(), 0u);
     if (order == Order::kReverse) std::reverse(turns.begin(), turns.end());
+    unsigned rounds = 0;  // in which nothing came of anything
     for (bool any = true; any;) {
       if (order == Order::kRandom) std::shuffle(turns.begin(), turns.end(), random_);
       any = false;
@@ -60,6 +63,9 @@ class Block {
         current_->fiber.enter();
         if (!mistake_.empty()) throw Mistake(mistake_);
       }
+      rounds = progress_ ? 0 : rounds + 1;
+      progress_ = false;
+      if (rounds > kPatience) throw Mistake(stuck() + "; the others wait in shared memory in vain");
     }
     for (unsigned i = 0; i < threads; ++i)
       if (threads_[i]->state != State::kDone) throw Mistake(stuck());
@@ -77,6 +83,7 @@ class Block {
     current_->barrier = number;
     if (++b.waiting < expected) return wait(State::kAtBarrier);
     b.waiting = 0;
+    progress_ = true;
     for (unsigned i = 0; i < count_; ++i)
       if (threads_[i]->state == State::kAtBarrier && threads_[i]->barrier == number)
         threads_[i]->state = State::kReady;
@@ -142,6 +149,7 @@ class Block {
   void open(uint64_t* at, unsigned threads) { *at = uint64_t(threads) << 16 | threads; }
   void arrive(uint64_t* at) {
     const uint64_t threads = *at >> 16 & 0xffff;
+    progress_ = true;
     if ((*at & 0xffff) == 0) return fail("more threads arrive at a barrier than it was opened for");
     if ((--*at & 0xffff) == 0) *at = ((*at >> 32) + 1) << 32 | threads << 16 | threads;
   }
@@ -167,6 +175,14 @@ class Block {
     const bool done = (*at >> 32 & 1) != parity;
     if (!done) current_->fiber.leave();
     return done;
+  }
+
+  // For a word of another block, which may come yet: the threads of this one go on meanwhile.
+  void look() {
+    if (++looks_ % 64) return;
+    sched_yield();
+    progress_ = true;
+    current_->fiber.leave();
   }
 
   std::string where() const {
@@ -204,6 +220,7 @@ class Block {
     Block& block = *static_cast<Block*>(self);
     block.entry_(block.params_);
     block.current_->state = State::kDone;
+    block.progress_ = true;
   }
   void wait(State state) {
     Thread& mine = *current_;
@@ -234,6 +251,8 @@ class Block {
   }
 
   static constexpr unsigned kBarriers = 16;
+  // Rounds of all threads without an arrival or an end, after which there will be none: seconds.
+  static constexpr unsigned kPatience = 100'000;
   std::vector<std::unique_ptr<Thread>> threads_;
   std::array<Barrier, kBarriers> barriers_;
   std::vector<Warp> warps_;
@@ -241,8 +260,8 @@ class Block {
   std::mt19937 random_{1};
   Entry entry_ = nullptr;
   void** params_ = nullptr;
-  unsigned count_ = 0;
-  bool copies_are_late_ = false;
+  unsigned count_ = 0, looks_ = 0;
+  bool copies_are_late_ = false, progress_ = false;
   Thread* current_ = nullptr;
   std::string mistake_;
 };

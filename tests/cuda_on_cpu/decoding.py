@@ -58,9 +58,20 @@ def problems(gpu: Gpu, sm: str = "80") -> Iterator[tuple[str, str]]:
 
 
 # Mistakes in the kernel: the order of threads that shows it, the header, a part of it, and what
-# stands there instead. Copies that nobody waits for, and copies into slots in use, are missing:
-# with the first the emulator does not come to an end, and the second it does not show.
+# stands there instead.
 PLANTED = {
+    "copies are not waited for": (
+        "reverse",
+        "decode_stream_cuda.h",
+        "arrive_after_fetches(&here.full[slot]);",
+        "arrive(&here.full[slot]);",
+    ),
+    "copies into slots in use": (
+        "forward",
+        "decode_stream_cuda.h",
+        "return passed(&here.empty[slot], before & 1);",
+        "return true;",
+    ),
     "blocks do not wait for words": (
         "forward",
         "decode_cuda.h",
@@ -91,7 +102,12 @@ def planted(gpu: Gpu, name: str) -> str:
     model, ids = make("llama-3"), text(6)
     expected = mf.decode.compile(model, LENGTH).logits(ids)
     gpu.order(order)
-    found = mf.decode.compile(model.to("cuda"), LENGTH, threads=3).logits(ids).cpu()
+    decoder = mf.decode.compile(model.to("cuda"), LENGTH, threads=3, watchdog=10)
+    try:
+        found = decoder.logits(ids).cpu()
+    except RuntimeError as error:  # blocks that wait for each other in vain
+        seen = isinstance(error, mf.decode.LostWait) or "is stuck" in str(error)
+        return "" if seen else str(error)
     return "" if _far(found, expected, torch.float32) else "the logits are right"
 
 
@@ -106,6 +122,7 @@ def _pretend(gpu: Gpu, sm: str) -> None:
     launching._on = lambda device: contextlib.nullcontext()
     launching._event = lambda device: Ended()
     launching.Shared.of.__defaults__ = (WORKERS,)
+    launching._MOST_SLOTS = launching._LEAST_SLOTS  # so that small models use them again and again
     words: Any = workspace
     words.host_words = lambda device, *shape: _both_see(gpu, device, shape)
 

@@ -239,6 +239,7 @@ EXPORTED void emulated_copies_arrive_at(uint64_t* at) { running->copies_arrive_a
 EXPORTED unsigned emulated_passed(uint64_t* at, unsigned parity) {
   return running->passed(at, parity);
 }
+EXPORTED void emulated_look() { running->look(); }
 
 // ---- for device.cpp and gpu.py
 

@@ -26,4 +26,5 @@ void emulated_open(uint64_t* at, unsigned threads);
 void emulated_arrive(uint64_t* at);
 void emulated_copies_arrive_at(uint64_t* at);
 unsigned emulated_passed(uint64_t* at, unsigned parity);
+void emulated_look();  // at what another block writes: the others have their turn, now and then
 }

@@ -150,8 +150,7 @@ inline void ptx_st_relaxed_sys_global_u64(void* to, unsigned long long value) {
 }
 // Words that a block leaves for others, who look until they are there.
 inline void ptx_ld_relaxed_gpu_global_u64(unsigned long long& value, const void* from) {
-  static thread_local unsigned looks = 0;
-  if (++looks % 64 == 0) sched_yield();
+  emulated_look();
   value = __atomic_load_n(static_cast<const uint64_t*>(from), __ATOMIC_RELAXED);
 }
 inline void ptx_ld_relaxed_gpu_global_v2_u64(unsigned long long& first, unsigned long long& second,

@@ -53,7 +53,13 @@ def test_group(group: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "mistake", ["blocks do not wait for words", "words of any phase are taken"]
+    "mistake",
+    [
+        "copies are not waited for",
+        "copies into slots in use",
+        "blocks do not wait for words",
+        "words of any phase are taken",
+    ],
 )
 def test_mistakes_of_the_decode_kernel_are_found(mistake: str) -> None:
     run(f"decode:{mistake}")
