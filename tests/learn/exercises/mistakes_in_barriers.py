@@ -100,6 +100,8 @@ MISTAKES: Mistakes = {
         ),
     },
     "megakernel": {
+        "one bias for all": ("b1[j]", "b1[0]", "one block", "the bias of row 0"),
+        "the bias of the lane": ("b2[o]", "b2[lane]", "one block", "b2[lane] is that, too"),
         "the barrier at the end": (
             ("  grid_barrier(arrived);\n\n", "y[o] = v + b2[o];\n  }\n"),
             ("\n", "y[o] = v + b2[o];\n  }\n  grid_barrier(arrived);\n"),

@@ -50,6 +50,12 @@ MISTAKES: Mistakes = {
             "no races",
             "two rounds or two threads overlap",
         ),
+        "thread and block changed places": (
+            "blockIdx.x * blockDim.x * 4 + threadIdx.x",
+            "threadIdx.x * blockDim.x * 4 + blockIdx.x",
+            "one block",
+            "have changed places",
+        ),
         "the block is forgotten": (
             "blockIdx.x * blockDim.x * 4 + ",
             "",
@@ -426,5 +432,20 @@ MISTAKES: Mistakes = {
             "Row y of weight was taken",
         ),
         "unpadded tiles": ("[17]", "[16]", "shared banks", "pad its rows to 17"),
+        "rows of weight by the block of x": (
+            "int fetched = blockIdx.x",
+            "int fetched = blockIdx.y",
+            "20 × 24 × 36",
+            "come from the wrong block",
+        ),
+        "the row that is multiplied is fetched": (
+            "weight[fetched * ins + i]",
+            "weight[o * ins + i]",
+            "one tile",
+            "but it fetches row ty",
+        ),
+        "columns by ty": ("i = first + tx", "i = first + ty", "one tile", "comes from ty"),
+        "the bias of the place": ("bias[o]", "bias[tx]", "20 × 24 × 36", "bias[o], not bias[tx]"),
+        "half a tile further": ("first += 16", "first += 8", "one tile", "added twice"),
     },
 }

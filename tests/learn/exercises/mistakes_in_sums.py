@@ -296,6 +296,7 @@ MISTAKES: Mistakes = {
         ),
     },
     "norm_forward": {
+        "too few rounds": ("k < 32", "k < 16", "rows of 1,024", "leaves the rest of a long row"),
         "each lane a stretch": (
             "k * 32 + lane",
             "lane * 32 + k",

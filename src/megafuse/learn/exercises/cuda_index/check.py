@@ -11,6 +11,7 @@ from megafuse.learn.exercises.cuda import (
     Case,
     Kernel,
     Launch,
+    Look,
     Size,
     Task,
     blocks,
@@ -69,6 +70,13 @@ _APART = (
 )
 
 
+_CHANGED = Look.having(
+    r"threadIdx\.x\s*\*\s*(4\s*\*\s*)?blockDim",
+    "threadIdx.x and blockIdx.x have changed places: blocks lie far apart, blockDim.x * 4 elements "
+    "each, and the threads of a block side by side: blockIdx.x * blockDim.x * 4 + threadIdx.x.",
+)
+
+
 def _twice(fault: Fault) -> str:
     return _ROUNDS_OVERLAP if fault.within else _BLOCKS_OVERLAP
 
@@ -96,6 +104,7 @@ TASK = Task(
     limits=(moved(lambda size: 12 * size[0], _APART),),
     tolerance=1e-6,
     known=_known,
+    never=(_CHANGED,),
     means={Kind.WRITTEN_OUTSIDE: _BOUNDS, Kind.READ_OUTSIDE: _BOUNDS, Kind.TWO_WRITERS: _twice},
 )
 

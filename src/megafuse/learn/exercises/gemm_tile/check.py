@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import torch
@@ -110,6 +111,7 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
     if len(x) == len(weight):
         same = (x * weight).sum(-1)[:, None] + bias
         yield "out", "Row y of weight was taken where row x belongs: ws[tx][k].", same.relu()
+    yield from _fetched(x, weight, bias)
     tiles = [a @ b.t() for a, b in _tiles(x, weight)]
     if len(tiles) > 1:
         told = "Only the first tile's product is there: the loop goes over all of them, up to ins."
@@ -121,6 +123,54 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
         )
         many = product + len(tiles) * bias
         yield "out", "The bias was added at every tile.", many.relu()
+
+
+def _fetched(x: Tensor, weight: Tensor, bias: Tensor) -> Iterator[tuple[str, str, Tensor]]:
+    """What comes out if a thread fetches another float than its own."""
+    (rows, ins), outs = x.shape, len(weight)
+    r, o, i = (torch.arange(n, device=x.device) for n in (rows, outs, ins))
+    padded = torch.nn.functional.pad(weight, (0, 0, 0, max(rows, outs) + 16 - outs))
+    told = (
+        "The rows of weight come from the wrong block: blockIdx.x counts the columns of out, which "
+        "are rows of weight, and blockIdx.y counts the rows of out, which are rows of x."
+    )
+    theirs = padded[(r[:, None] // 16) * 16 + o % 16]  # rows, outs, ins
+    yield "out", told, ((x[:, None] * theirs).sum(-1) + bias).relu()
+    told = (
+        "Every thread of a column fetched the same row of weight, o: thread (tx, ty) multiplies "
+        "row tx of the tile, but it fetches row ty, the block's blockIdx.x * 16 + ty."
+    )
+    theirs = padded[(o[:, None] // 16) * 16 + i % 16, i]  # outs, ins
+    yield "out", told, (x @ theirs.t() + bias).relu()
+    told = (
+        "The column that a thread fetches comes from ty: row from ty, column from tx, so that "
+        "neighbours fetch neighbours: first + tx."
+    )
+    first = torch.arange(0, ins, 16, device=x.device)
+    mine, theirs = (
+        torch.nn.functional.pad(t, (0, -ins % 16)).gather(1, first + each[:, None] % 16)
+        for t, each in ((x, r), (weight, o))
+    )
+    yield "out", told, (16 * mine @ theirs.t() + bias).relu()
+    if outs > 16:
+        told = "The bias was taken at the thread's place in its block: bias[o], not bias[tx]."
+        yield "out", told, (x @ weight.t() + bias[o % 16]).relu()
+
+
+_NEVER = (
+    cuda.Look.having(
+        r"float\s+sum\s*;(?![\s\S]*\bsum\s*=\s*0)",
+        "sum begins with whatever is in its register: set it to 0.",
+    ),
+    cuda.Look(
+        lambda source: (
+            re.search(r"\+=\s*(8|32)\s*\)", source) is not None
+            and re.search(r"float[^;]*\[16\]\s*\[1[67]\]", source) is not None
+        ),
+        "A tile is 16 columns wide, so that the next one begins 16 further: first += 16. With "
+        "less, products are added twice; with more, some are left out.",
+    ),
+)
 
 
 def _two_writers(fault: Fault) -> str:
@@ -152,6 +202,7 @@ TASK = Task(
     ),
     tolerance=1e-5,
     known=_known,
+    never=_NEVER,
     means={
         Kind.RACE: _EARLY,
         Kind.TWO_WRITERS: _two_writers,

@@ -71,6 +71,9 @@ def _known(arrays: Arrays) -> Iterator[tuple[str, str, Tensor]]:
         yield "y", told, w2 @ x[: w2.shape[1]] + b2
     told = "b1 is added after the ReLU: it is relu(w1 * x + b1)."
     yield "y", told, w2 @ ((w1 @ x).relu() + b1) + b2
+    told = "Every row got the bias of row 0, and {0}[lane] is that, too: it is {0}[{1}]."
+    yield "y", told.format("b1", "j"), w2 @ (w1 @ x + b1[0]).relu() + b2
+    yield "y", told.format("b2", "o"), w2 @ h + b2[0]
     hidden, ins = w1.shape
     if hidden <= ins:
         starts = torch.arange(hidden, device=x.device)[:, None] * hidden

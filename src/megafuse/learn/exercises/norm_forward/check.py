@@ -121,6 +121,18 @@ def _known(arrays: Arrays) -> Iterator[Known]:
     yield "out", "The weight was taken by row, weight[row].", norm * by_row + bias
 
 
+_KEPT = cuda.Look.having(
+    r"float\s+\w+\[([1-9]|[12]\d|3[01])\]",
+    "A row has up to 1,024 floats, which are 32 for each of the 32 lanes: an array of fewer places "
+    "does not hold them, and what is written behind its end destroys other variables.",
+)
+_FEWER = cuda.Look.having(
+    r"^(?![\s\S]*float4)[\s\S]*k\s*<\s*([1-9]|[12]\d|3[01])\s*;",
+    "A row has up to 1,024 floats, which are 32 for each of the 32 lanes: a loop of fewer rounds "
+    "leaves the rest of a long row out.",
+)
+
+
 def _two_writers(fault: Fault) -> str:
     if fault.array == "out":
         return "Two warps write the same row: element c of a row lies at out[row * cols + c]."
@@ -206,6 +218,7 @@ TASK = Task(
     limits=(cuda.moved(lambda size: 20 * size[0] * size[1], _PASSES, 1.02, _STRETCH),),
     tolerance=1e-3,
     known=_known,
+    never=(_KEPT, _FEWER),
     means={
         Kind.SHUFFLE_MISSED: "All lanes meet, also those whose part of the row has ended.",
         Kind.READ_OUTSIDE: "Places of the kept array behind the row's end have no float to load.",
