@@ -51,7 +51,7 @@ class Block {
     std::vector<unsigned> turns(threads);
     std::iota(turns.begin(), turns.end(), 0u);
     if (order == Order::kReverse) std::reverse(turns.begin(), turns.end());
-    unsigned rounds = 0;  // in which nothing came of anything
+    unsigned rounds = 0;  // since the last progress
     for (bool any = true; any;) {
       if (order == Order::kRandom) std::shuffle(turns.begin(), turns.end(), random_);
       any = false;
@@ -251,7 +251,9 @@ class Block {
   }
 
   static constexpr unsigned kBarriers = 16;
-  // Rounds of all threads without an arrival or an end, after which there will be none: seconds.
+  // After so many rounds of all threads without progress (seconds) there will be none. Progress is
+  // an arrival, an end, or a look at another block's word; a shuffle is none, since those who wait
+  // in vain shuffle, too.
   static constexpr unsigned kPatience = 100'000;
   std::vector<std::unique_ptr<Thread>> threads_;
   std::array<Barrier, kBarriers> barriers_;

@@ -23,6 +23,7 @@ from decode.tiny import make, text
 from torch import Tensor
 
 import megafuse as mf
+from cuda_on_cpu.decode_mistakes import PLANTED
 from cuda_on_cpu.gpu import ORDERS, SHARED, Gpu
 from megafuse.decode import decoder as decoding
 from megafuse.decode import kernel_cuda, workspace
@@ -55,36 +56,6 @@ def problems(gpu: Gpu, sm: str = "80") -> Iterator[tuple[str, str]]:
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         yield f"decode {family} {dtype} {weights or ''}", problem
-
-
-# Mistakes in the kernel: the order of threads that shows it, the header, a part of it, and what
-# stands there instead.
-PLANTED = {
-    "copies are not waited for": (
-        "reverse",
-        "decode_stream_cuda.h",
-        "arrive_after_fetches(&here.full[slot]);",
-        "arrive(&here.full[slot]);",
-    ),
-    "copies into slots in use": (
-        "forward",
-        "decode_stream_cuda.h",
-        "return passed(&here.empty[slot], before & 1);",
-        "return true;",
-    ),
-    "blocks do not wait for words": (
-        "forward",
-        "decode_cuda.h",
-        "return asked.are_of(number_before());",
-        "return true;",
-    ),
-    "words of any phase are taken": (
-        "forward",
-        "decode_cuda.h",
-        "all &= left_number(word[i]) == number;",
-        "all &= left_number(word[i]) != 0;",
-    ),
-}
 
 
 def planted(gpu: Gpu, name: str) -> str:

@@ -2,7 +2,7 @@
 
 Each case runs with the threads of a block in three orders. The results must have the same bits in
 all of them, and be right by the fuzzer's rule. `hand_written` are the registry's ops, `decode` the
-decode megakernel, `decode:NAME` that with a mistake in it (decoding.PLANTED), `optimizers` their
+decode megakernel, `decode:NAME` that with a mistake in it (decode_mistakes.py), `optimizers` their
 steps, and `fuzz:20:50` the fuzzer's programs 20 to 49.
 """
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from cuda_on_cpu.cases import GROUPS, QUICK
+from cuda_on_cpu.decode_mistakes import PLANTED
 from megafuse.runtime import cpp
 
 HERE = Path(__file__).resolve().parent
@@ -52,15 +53,7 @@ def test_group(group: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "mistake",
-    [
-        "copies are not waited for",
-        "copies into slots in use",
-        "blocks do not wait for words",
-        "words of any phase are taken",
-    ],
-)
+@pytest.mark.parametrize("mistake", PLANTED)
 def test_mistakes_of_the_decode_kernel_are_found(mistake: str) -> None:
     run(f"decode:{mistake}")
 

@@ -8,6 +8,7 @@ from exercises import (
     mistakes_in_barriers,
     mistakes_in_cpp,
     mistakes_in_memory,
+    mistakes_in_norms,
     mistakes_in_python,
     mistakes_in_sums,
 )
@@ -24,6 +25,7 @@ MISTAKES = {
     **mistakes_in_cpp.MISTAKES,
     **mistakes_in_memory.MISTAKES,
     **mistakes_in_sums.MISTAKES,
+    **mistakes_in_norms.MISTAKES,
     **mistakes_in_barriers.MISTAKES,
 }
 

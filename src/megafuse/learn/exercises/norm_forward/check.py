@@ -122,12 +122,12 @@ def _known(arrays: Arrays) -> Iterator[Known]:
 
 
 _KEPT = cuda.Look.having(
-    r"float\s+\w+\[([1-9]|[12]\d|3[01])\]",
+    r"float\s+kept\[([1-9]|[12]\d|3[01])\]",
     "A row has up to 1,024 floats, which are 32 for each of the 32 lanes: an array of fewer places "
     "does not hold them, and what is written behind its end destroys other variables.",
 )
 _FEWER = cuda.Look.having(
-    r"^(?![\s\S]*float4)[\s\S]*k\s*<\s*([1-9]|[12]\d|3[01])\s*;",
+    r"float\s+kept\[32\][\s\S]*\bk\s*<\s*([1-9]|[12]\d|3[01])\s*;",
     "A row has up to 1,024 floats, which are 32 for each of the 32 lanes: a loop of fewer rounds "
     "leaves the rest of a long row out.",
 )
