@@ -7,7 +7,7 @@
     python benchmarks/decode.py --gate 2000 --dtype bfloat16   logits against float32's
     python benchmarks/decode.py --device cuda --shape 1b --dtype bfloat16 --tokens 129 --all
 
-With --all, on a machine with a GPU: tests/decode there first, then the gate, the times and a soak
+With --all: tests/decode first, then the gate, the times, on a GPU those of OTHERS too, and a soak
 run; the first that fails is the last.
 
 Random weights in the shapes of SHAPES (by default SmolLM-135M: 30 layers of 576, vocabulary of
@@ -55,6 +55,15 @@ SHAPES = {
     "8b": (128256, 4096, 14336, 32, 32, 8, False),
 }
 PROMPT = 32
+# Ours alone, on a GPU: shape, tokens of the prompt, texts at once, weights.
+OTHERS: tuple[tuple[str, int, int, str | None], ...] = (
+    ("1b", PROMPT, 2, None),
+    ("1b", PROMPT, 8, None),
+    ("1b", 4000, 1, None),
+    ("3b", PROMPT, 1, None),
+    ("8b", PROMPT, 1, None),
+    ("8b", PROMPT, 1, "int8"),
+)
 CACHES = (1, 63, 64, 65, 1023, 4095)  # of the gate
 Call = Callable[[int], object]
 
@@ -165,6 +174,72 @@ def measured(options: argparse.Namespace, dtype: str) -> dict[str, Any]:
         / roofs(device, again=True).read,  # measured beside it
         "schedule": str(decoder.schedule).splitlines(),
     }
+
+
+def others(options: argparse.Namespace, dtype: str) -> list[dict[str, Any]]:
+    """Times of OTHERS."""
+    found: list[dict[str, Any]] = []
+    options, model = copy.copy(options), None
+    for shape, context, batch, weights in OTHERS:
+        if model is None or shape != options.shape:
+            options.shape, model = shape, None
+            gc.collect()
+            torch.cuda.empty_cache()
+            model = made_model(options, dtype)
+        case = {"shape": shape, "context": context, "batch": batch, "weights": weights or dtype}
+        found.append(case | alone(model, context, batch, weights))
+        print(line_of(found[-1]), flush=True)
+    return found
+
+
+def alone(model: Any, context: int, batch: int, weights: str | None) -> dict[str, Any]:
+    """Seconds a step without other contenders."""
+    tokens, device = 65, model.device.type
+    prompts = [prompt_of(model, context) for _ in range(batch)]
+    decoder = mf.decode.compile(model, max_length=context + tokens, batch=batch, weights=weights)
+
+    def call(n: int) -> object:
+        return decoder.generate(prompts, n)
+
+    call(3)
+    decoder.schedule.reset()
+    taken = Timing.of([seconds_a_token(call, tokens, device) for _ in range(5)])
+    moved = decoder.schedule.bytes_at(context + tokens // 2, batch)
+    return {
+        "seconds": [taken.low, taken.median, taken.high],
+        "bytes": moved,
+        "share_of_roof": moved / taken.median / roofs(device).read,
+        "schedule": str(decoder.schedule).splitlines(),
+    }
+
+
+def line_of(case: dict[str, Any]) -> str:
+    low, median, high = (1e6 * t for t in case["seconds"])
+    return (
+        f"{case['shape']}, {case['weights']}, context {case['context']}, batch {case['batch']}: "
+        f"{median:.0f} µs ({low:.0f}–{high:.0f}), {100 * case['share_of_roof']:.0f} % of the "
+        "memory's roof"
+    )
+
+
+def first_token(options: argparse.Namespace) -> float:
+    """Seconds from a model with its weights to the first token of a text, in a new process; of two
+    such the second, which finds the kernel in the cache."""
+    own = ("--first-token", "--device", options.device, "--shape", options.shape)
+    command = [sys.executable, __file__, *own, "--dtype", options.dtype[0]]
+    for _ in range(2):
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return float(said.split()[-1])
+
+
+def say_first_token(options: argparse.Namespace) -> None:
+    model = made_model(options, options.dtype[0])
+    prompt = prompt_of(model)
+    if options.device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    next(iter(mf.decode.compile(model, max_length=256).stream(prompt, 100)))
+    print(time.perf_counter() - start)
 
 
 def table(result: dict[str, Any]) -> str:
@@ -287,6 +362,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--all", action="store_true", help="tests, gate of 2000, times, soak of 10000"
     )
+    parser.add_argument("--first-token", action="store_true", help="seconds to it, and no more")
     parser.add_argument("--record", type=Path, metavar="FILE.json")
     options = parser.parse_args()
     if options.all:
@@ -297,6 +373,9 @@ def parsed() -> argparse.Namespace:
 
 def main() -> int:
     options = parsed()
+    if options.first_token:
+        say_first_token(options)
+        return 0
     only = (options.gate or options.soak) and not options.all
     if options.all and not tests_pass(options.device):
         return 1
@@ -323,7 +402,11 @@ def timed(options: argparse.Namespace) -> None:
         "threads": torch.get_num_threads(),
         "cases": cases,
     }
+    result["first_token"] = first_token(options)
+    if options.all and options.device == "cuda":
+        result["others"] = [case for dtype in options.dtype for case in others(options, dtype)]
     print(table(result))
+    print(f"\nfirst token of a new process: {result['first_token']:.2f} s after its weights")
     for case in cases:
         print(f"\n{case['dtype']}: {100 * case['share_of_roof']:.0f} % of the memory's roof")
         print("\n".join(case["schedule"]))

@@ -76,9 +76,8 @@ def planted(gpu: Gpu, name: str) -> str:
     decoder = mf.decode.compile(model.to("cuda"), LENGTH, threads=3, watchdog=10)
     try:
         found = decoder.logits(ids).cpu()
-    except RuntimeError as error:  # blocks that wait for each other in vain
-        seen = isinstance(error, mf.decode.LostWait) or "is stuck" in str(error)
-        return "" if seen else str(error)
+    except mf.decode.LostWait:  # blocks wait for each other in vain
+        return ""
     return "" if _far(found, expected, torch.float32) else "the logits are right"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -128,3 +129,20 @@ def test_a_lost_wait_is_an_error() -> None:
         decoder.generate(prompt, 8)
     decoder._space.step["parties"] = 2
     assert decoder.generate(prompt, 8).tolist() == right.tolist()
+
+
+def test_no_word_in_memory_has_a_number_of_the_next_launch() -> None:
+    """Kernels for one row and for two take turns in the same memory; and numbers have 32 bits."""
+    decoder = mf.decode.compile(make("llama-3"), max_length=16, batch=2)
+    space, taken = decoder._space, []
+    for rows in ([text(3)], [text(2), text(4)], [text(3)]):
+        decoder.generate(rows, 2)
+        taken.append(space.step["numbered"])
+    launched = len(decoder.schedule)
+    assert taken[0] >= 1
+    assert all(after - before > launched for before, after in itertools.pairwise(taken))
+    space._next_number, words = 2**32 - 5, space._floats["parts"]
+    words.fill_(1)
+    space.number_phases(launched)
+    assert space.step["numbered"] == 1
+    assert not words.any()

@@ -30,7 +30,7 @@ from megafuse.decode.workspace import CHUNK, Workspace
 BATCH = 8  # rows at most
 # Tokens of a launch at most: so many may be made in vain where a stream is closed early, and on a
 # CPU Python sees Ctrl-C between two launches.
-TOGETHER = {"cpu": 16, "cuda": 64}
+TOGETHER = {"cpu": 16, "cuda": 256}
 
 
 def compile(
@@ -396,6 +396,7 @@ class Decoder:
         """Tells the kernel what to do; how many positions the cache holds before that."""
         step = self._space.step
         step["steps"], step["phase_count"], step["first_phase"] = steps, phases, first
+        self._space.number_phases(steps * phases)
         return int(self._cache.lengths[:count].sum())
 
     def _measured(self, steps: int, before: int, count: int) -> None:

@@ -111,13 +111,16 @@ def cpu_source(variant: Variant) -> str:
     return _CPU.format(kernel=f"mf::decode::Decode<{variant.parameters}>")
 
 
-def cuda_source(variant: Variant, workers: int, slots: int, sizes: dict[str, int]) -> str:
-    """For blocks of so many warps, and those that send for weights, into so many slots. With
-    sizes of the model, those words of the step, the kernel has them as constants."""
+def cuda_source(
+    variant: Variant, workers: int, slots: int, mine: int, sizes: dict[str, int]
+) -> str:
+    """For blocks of so many warps, which take `mine` bytes of a row each, and those that send for
+    weights, into so many slots. With sizes of the model, those words of the step, the kernel has
+    them as constants."""
     constants = "".join(f"  static constexpr mf::u32 {name} = {n};\n" for name, n in sizes.items())
     kind = "Sizes" if sizes else "mf::decode::ReadSizes"
     return _CUDA.format(
-        kernel=f"mf::decode::DecodeCuda<{variant.parameters}, {workers}, {slots}, {kind}>",
+        kernel=f"mf::decode::DecodeCuda<{variant.parameters}, {workers}, {slots}, {mine}, {kind}>",
         threads=32 * (workers + BESIDE),
         sizes=_SIZES.format(constants=constants) if sizes else "",
     )
@@ -134,9 +137,10 @@ def catalog() -> Iterator[tuple[str, str]]:
     )
     for parts in usual:
         variant = Variant(*parts)
-        yield f"decode step {variant.parameters}", cuda_source(variant, 8, 4, {})
+        mine = 256 if variant.weights == torch.int8 else 512
+        yield f"decode step {variant.parameters}", cuda_source(variant, 8, 4, mine, {})
     # As where a block may have 99 KB of shared memory.
-    yield f"decode step {variant.parameters}, 4 workers", cuda_source(variant, 4, 4, {})
+    yield f"decode step {variant.parameters}, 4 workers", cuda_source(variant, 4, 4, 512, {})
 
 
 class CpuKernel:

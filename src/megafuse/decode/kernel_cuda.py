@@ -36,6 +36,7 @@ class Shared:
     """How a block's shared memory is divided, and how many warps work on that."""
 
     workers: int
+    mine: int  # bytes of a row that a worker takes: kMine of decode_cuda.h
     slots: int  # that weights go through
     stage: int  # bytes of all slots
     floats: int  # for the rest: inputs of products; in attention queries, scores and sums
@@ -46,24 +47,26 @@ class Shared:
         group: int,
         pitch: int,
         weights: torch.dtype,
+        hidden: int,
         batch: int,
         most_workers: int = 8,
     ) -> Shared:
-        """Of `limit` bytes, for groups of heads that share one of `pitch` floats. Where that leaves
-        no room for weights, there are fewer warps."""
+        """Of `limit` bytes, for groups of heads that share one of `pitch` floats, and rows of
+        `hidden` weights. Where that leaves no room for weights, there are fewer warps."""
         attention = (group + 2) * pitch
         for workers in (w for w in (8, 4) if w <= most_workers):
-            inputs = workers * _scratch(weights, batch)
+            mine = _of_worker(weights, hidden, workers)
+            inputs = workers * _scratch(weights, mine, batch)
             sums = 2 * workers // batch * (16 * batch * workers + 8)  # kPartials of decode_cuda.h
             heads = 2 if pitch > 128 else 4  # that attention has at once
             attending = attention + workers * heads * (pitch + 4)
             floats = max(attending, inputs + sums, _SAMPLING)
             floats = -(-floats // 4) * 4
-            slot = _slot(workers, weights)
+            slot = 16 * (mine * (workers // 2) + 16)  # kSlot of decode_stream_cuda.h
             room = (limit - _DECLARED - 4 * floats) // slot
             slots = min(room // 2 * 2, _MOST_SLOTS)
             if slots >= _LEAST_SLOTS:
-                return Shared(workers, slots, slots * slot, floats)
+                return Shared(workers, mine, slots, slots * slot, floats)
         raise Unsupported(
             "config.num_key_value_heads",
             f"one for {attention} floats of queries and scores",
@@ -71,23 +74,28 @@ class Shared:
         )
 
 
-def _slot(workers: int, weights: torch.dtype) -> int:
-    """Bytes: kSlot of decode_stream_cuda.h."""
-    return 16 * (_of_worker(weights) * (workers // 2) + 16)
-
-
-def _of_worker(weights: torch.dtype) -> int:
-    """Bytes of a row: kMine of decode_stream_cuda.h."""
-    return 256 if weights == torch.int8 else 512
-
-
-def _scratch(weights: torch.dtype, batch: int) -> int:
-    """Floats of a worker's inputs: kScratch of decode_cuda.h."""
-    if weights == torch.bfloat16:
-        return 328
-    if weights == torch.int8 and batch <= 2:
+def _of_worker(weights: torch.dtype, hidden: int, workers: int) -> int:
+    """Bytes of a row. Rows of three pieces would go to the two groups by turns, and inputs with
+    them: those that can be two are."""
+    if weights == torch.int8:
         return 256
-    return _of_worker(weights) // weights.itemsize * batch
+    needed = hidden * weights.itemsize / workers
+    return int(-(-needed // 128) * 128) if 512 < needed <= 768 else 512
+
+
+def _scratch(weights: torch.dtype, mine: int, batch: int) -> int:
+    """Floats of a worker's inputs: kScratch of decode_cuda.h."""
+    columns = mine // weights.itemsize
+    if weights == torch.bfloat16:
+        return 2 * _second(columns // 8)
+    if weights == torch.int8 and batch <= 2:
+        return 4 * _second(columns // 16)
+    return columns * batch
+
+
+def _second(words: int) -> int:
+    """kSecond of decode_cuda.h."""
+    return 4 * (words + (24 - words % 16) % 16) + 4
 
 
 def processors(device: torch.device) -> int:
@@ -117,7 +125,6 @@ class CudaKernel:
     def __init__(self, variant: Variant, barrier: Tensor, shared: Shared, step: Struct) -> None:
         self._barrier, self._threads = barrier, 32 * (shared.workers + BESIDE)
         self._ended: Any = None  # the event after the last launch
-        self._numbered = 1  # of phases, from launch to launch: memory that is 0 is of none
         index = barrier.device.index or 0
         major, minor = torch.cuda.get_device_capability(index)
         if major < OLDEST:
@@ -138,8 +145,6 @@ class CudaKernel:
     def begin(self, step: Struct) -> None:
         """Returns at once, as launches do."""
         self._barrier.zero_()
-        step["numbered"] = self._numbered
-        self._numbered += step["steps"] * step["phase_count"] + 1
         shared = step["stage_bytes"] + 4 * step["input_floats"]
         arguments = (ctypes.c_void_p * 1)(step.words.data_ptr())
         grid, block = (step["threads"], 1, 1), (self._threads, 1, 1)
@@ -182,7 +187,7 @@ def _loaded(
 ) -> ctypes.c_void_p:
     """The kernel on device `index`, which is the current one."""
     label = f"decode step, batch {variant.batch}"
-    source = cuda_source(variant, shared.workers, shared.slots, dict(sizes))
+    source = cuda_source(variant, shared.workers, shared.slots, shared.mine, dict(sizes))
     cubin = build.cuda_binary(source, arch, label, False)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _do("cuModuleLoadData", ctypes.byref(module), cubin)

@@ -12,6 +12,7 @@ from megafuse.decode.schedule import Schedule
 from megafuse.decode.words import Struct
 
 CHUNK = 64  # positions of the cache that one piece of attention takes
+_NUMBERS = 1 << 32  # of phases, as words in a GPU's memory have them
 
 
 class Workspace:
@@ -52,6 +53,7 @@ class Workspace:
             "chances": batch * model.vocab,
         }
         self._floats = {name: torch.zeros(n, device=where) for name, n in floats.items()}
+        self._next_number = 1  # of a phase: memory that is 0 is of none
         self.logits = torch.zeros(batch, model.vocab, device=where)
         self.tokens = torch.zeros(batch, dtype=torch.int64, device=where)
         self.finished = torch.zeros(batch, dtype=torch.int64, device=where)
@@ -100,11 +102,20 @@ class Workspace:
             },
         )
 
+    def number_phases(self, count: int) -> None:
+        """For a launch of so many: numbers that no word in memory has, whichever kernel left it."""
+        if self._next_number + count >= _NUMBERS:
+            self._next_number = 1
+            for floats in self._floats.values():
+                floats.zero_()
+        self.step["numbered"] = self._next_number
+        self._next_number += count + 1
+
     def divide_shared_memory(self, model: Model, limit: int) -> Shared:
         """On a GPU: how much of a block's shared memory is for what."""
         step, batch = self.step, self.tokens.numel()
         group = model.heads // model.kv_heads
         weights = model.head.weight.dtype
-        shared = Shared.of(limit, group, step["head_pitch"], weights, batch)
+        shared = Shared.of(limit, group, step["head_pitch"], weights, model.hidden, batch)
         step["stage_bytes"], step["input_floats"] = shared.stage, shared.floats
         return shared

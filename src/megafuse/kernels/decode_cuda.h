@@ -61,9 +61,9 @@ struct ReadSizes {
 constexpr float kNone = -1e30f;  // a score less than any; not infinite: differences count
 
 template <class W, class T, class Act, bool kRms, bool kGated, int kBatch, int kWorkers, int kSlots,
-          class Sizes>
+          int kMine, class Sizes>
 struct DecodeCuda {
-  using Weights = Stream<W, kGated, kWorkers, kSlots>;
+  using Weights = Stream<W, kGated, kWorkers, kSlots, kMine>;
   static constexpr int kThreads = 32 * kWorkers;  // the senders' are not counted
   static constexpr int kVector = 16 / int(sizeof(W));
   static constexpr bool kScaled = is_same<W, i8>;  // each row by a factor
@@ -82,7 +82,7 @@ struct DecodeCuda {
     int place[kBatch];
     int over[kBatch];
     float sums[kBatch][kWorkers];
-    u32 lost;
+    u32 lost[2];  // a wait of an even phase, of an odd one: who is slow still reads the last one's
   };
 
   const Step& s;
@@ -146,7 +146,7 @@ struct DecodeCuda {
     start = start ? start : nanoseconds();
     if (nanoseconds() - start > s.watchdog) atomicAdd(failed, 1u);
     if (load_acquire(failed) == 0) return false;
-    here.lost = 1;
+    here.lost[now % 2] = 1;
     return true;
   }
   // Looks until all is there.
@@ -285,14 +285,15 @@ struct DecodeCuda {
   // input is two bfloat16, of which the second is what the first leaves over, so 16 bits are kept.
   // int8 on tensor cores too: an input is four digits of 7 bits, and a factor for 128 columns. Else
   // in float32.
-  static constexpr int kColumns = Weights::kMine / int(sizeof(W));
+  static constexpr int kColumns = kMine / int(sizeof(W));
   static constexpr bool kDigits = is_same<W, i8> && kBatch <= 2;
   static constexpr bool kPairs = is_same<W, bfloat16>;
   static constexpr bool kMany = kPairs && kBatch > 4;  // then the two do not fit into 8 columns
   // Through shared memory of a worker's own go the inputs that lanes have fetched to those that
   // need them: on tensor cores one row of the batch at a time, in four rows that are in different
   // banks and, of bfloat16, first and second.
-  static constexpr int kRow = kPairs ? 40 : 16, kSecond = kPairs ? 4 * 40 + 4 : 4 * 16;
+  static constexpr int kWords = kPairs ? kColumns / 8 : kDigits ? kColumns / 16 : 1;  // of a lane
+  static constexpr int kRow = kWords + (24 - kWords % 16) % 16, kSecond = 4 * kRow + 4;
   static constexpr int kScratch = kMany     ? 0
                                   : kPairs  ? 2 * kSecond
                                   : kDigits ? 4 * kSecond
@@ -302,7 +303,6 @@ struct DecodeCuda {
 
   // What a lane has of the inputs. With tensor cores, of column lane / 4 of 8: a row of the batch
   // and one of its parts, or of many rows both; and of each 16 or 32 of the inputs 4 or 8.
-  static constexpr int kWords = kPairs ? kColumns / 8 : kDigits ? 16 : 1;
   struct Inputs {
     u32 one[kWords], other[kMany ? kWords : 1];
     float factor[2][2];  // of digits: of the first and second 128 inputs, for two columns of sums
@@ -461,7 +461,7 @@ struct DecodeCuda {
     if constexpr (kPairs || kDigits) {
       const u64 mine = slot + u64(lane % 16 * Weights::kPitch + lane / 16 * 16);
 #pragma unroll
-      for (int from = 0; from < Weights::kMine / 32; from += 4) {
+      for (int from = 0; from < kMine / 32; from += 4) {
         uint4 raw[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) raw[i] = matrix_at(mine + u64(32 * (from + i)));
@@ -493,7 +493,7 @@ struct DecodeCuda {
       }
     } else {
       // The two lanes of a row begin with different 16 bytes: 8 lanes are in different banks.
-      constexpr int kHalf = Weights::kMine / 32;  // of a row, in 16 bytes
+      constexpr int kHalf = kMine / 32;  // of a row, in 16 bytes
       const u64 mine = slot + u64(lane / 2 * Weights::kPitch);
       const u64 in = __cvta_generic_to_shared(scratch());
 #pragma unroll 8
@@ -620,8 +620,7 @@ struct DecodeCuda {
             held = part;
           }
           const u32 number = items + u32((from + t) * parts + part) / 2;
-          add(weights.take(group, number) + u64(Weights::kMine * mine), inputs,
-              cols - columns(part), sums);
+          add(weights.take(group, number) + u64(kMine * mine), inputs, cols - columns(part), sums);
           weights.give_back(group, number);
         }
         keep(t, sums);
@@ -1146,10 +1145,11 @@ struct DecodeCuda {
   // False, for all threads, where this block has waited in vain.
   __device__ __forceinline__ bool next_phase() {
     sync();
-    if (threadIdx.x == 0) weights.pass(now);
+    const bool lost = here.lost[now % 2];
+    weights.pass(now);
     ++now;
     weights.wait_for(now);
-    return here.lost == 0;
+    return !lost;
   }
 
   __device__ __forceinline__ bool all_over() const {
@@ -1204,12 +1204,11 @@ struct DecodeCuda {
   // The kernel.
   __device__ __forceinline__ void run() {
     // What kernel_cuda.py makes room for.
-    static_assert(
-        sizeof(Shared) <= 4096 && Weights::kSlot == 16 * (Weights::kMine * (kWorkers / 2) + 16),
-        "_DECLARED, _slot");
+    static_assert(sizeof(Shared) <= 4096 && Weights::kSlot == 16 * (kMine * (kWorkers / 2) + 16),
+                  "_DECLARED, Shared.of");
     static_assert(kTiles > 0, "a thread puts one sum together");
     static_assert(Sampler<kThreads>::kScratch <= 4 * 4104, "_SAMPLING");
-    if (threadIdx.x == 0) weights.open(), here.lost = 0;
+    if (threadIdx.x == 0) weights.open(), here.lost[0] = here.lost[1] = 0;
     __syncthreads();
     if (warp >= kWorkers) {
       have_fewer_registers<40>();

@@ -6,10 +6,11 @@
 //
 // The others, the workers, are two groups, each with a sender and slots of its own, to which items
 // go by turns. An item is a piece of 16 rows, 2 KB of each where there are 8 workers, and every
-// worker of the group takes 512 bytes of each row; of int8 both are half. Shorter pieces are
-// slower: sending for one takes 40 ns, however short it is, and for the same reason one sender is
-// too slow. Slots are a group's own because copies arrive in any order: a slot tells only whether
-// its last fill was an even or odd one, which says all to those who saw the fill before.
+// worker of the group takes 512 bytes of each row, or a little more where rows are then two pieces;
+// of int8 both are half. Shorter pieces are slower: sending for one takes 40 ns, however short it
+// is, and for the same reason one sender is too slow. Slots are a group's own because copies arrive
+// in any order: a slot tells only whether its last fill was an even or odd one, which says all to
+// those who saw the fill before.
 #pragma once
 
 #include "decode.h"
@@ -33,12 +34,12 @@ struct Plan {
   __device__ __forceinline__ int rows() const { return both ? 8 : 16; }  // of a tile
 };
 
-template <class W, bool kGated, int kWorkers, int kSlots>
+// kMine: bytes of a row that a worker takes.
+template <class W, bool kGated, int kWorkers, int kSlots, int kMine>
 struct Stream {
-  static constexpr int kGroup = kWorkers / 2;               // warps that use a slot together
-  static constexpr int kMine = sizeof(W) == 1 ? 256 : 512;  // bytes of a row that a worker takes
-  static constexpr int kPiece = kMine * kGroup;             // bytes of a row in a slot
-  static constexpr int kPitch = kPiece + 16;  // from row to row: 8 rows are in different banks
+  static constexpr int kGroup = kWorkers / 2;    // warps that use a slot together
+  static constexpr int kPiece = kMine * kGroup;  // bytes of a row in a slot
+  static constexpr int kPitch = kPiece + 16;     // from row to row: 8 rows are in different banks
   static constexpr int kSlot = 16 * kPitch;
   static constexpr u32 kOwn = kSlots / 2;  // slots of a group
   static constexpr u32 kNear = 8;  // phases that are at hand: the last one, this one, the next six
@@ -67,11 +68,11 @@ struct Stream {
   __device__ __forceinline__ void open() const {
     for (int i = 0; i < kSlots; ++i) {
       open_arrival(&here.full[i], kCopiesArriveOnce ? 1 : 32);
-      open_arrival(&here.empty[i], kGroup);
+      open_arrival(&here.empty[i], 32 * kGroup);
     }
     for (u32 i = 0; i < kNear; ++i) {
-      open_arrival(&here.told[i], 1);
-      open_arrival(&here.free[i], 2);  // by the workers and the second sender
+      open_arrival(&here.told[i], 32);
+      open_arrival(&here.free[i], 32 * (kWorkers + 1));  // by the workers and the second sender
     }
     open_arrival(&here.over, 1);
     arrivals_are_open();
@@ -85,8 +86,8 @@ struct Stream {
   __device__ __forceinline__ const Plan& plan(u32 number) const {
     return here.plans[number % kNear];
   }
-  // By one thread. Phase `number` is done: the one before it, which it may have read, is not needed
-  // any more.
+  // By every worker's thread. Phase `number` is done: the one before it, which it may have read, is
+  // not needed any more.
   __device__ __forceinline__ void pass(u32 number) const {
     if (number > 0) arrive(&here.free[(number - 1) % kNear]);
   }
@@ -111,8 +112,7 @@ struct Stream {
     return __cvta_generic_to_shared(slots + slot * kSlot);
   }
   __device__ __forceinline__ void give_back(u32 group, u32 number) const {
-    __syncwarp();  // all lanes have read it
-    if (lane == 0) arrive(&here.empty[slot_of(group, number)]);
+    arrive(&here.empty[slot_of(group, number)]);
   }
 
   // ---- for senders
@@ -228,11 +228,11 @@ struct Stream {
         __syncwarp();
         if (is_product(p)) make_plan(p, plan);
         __syncwarp();
-        if (lane == 0) arrive(&here.told[number % kNear]);
+        arrive(&here.told[number % kNear]);
       }
       if (is_product(p) && !send_product(plan, group)) break;
       __syncwarp();  // all lanes have read the plan
-      if (group && lane == 0) arrive(&here.free[number % kNear]);
+      if (group) arrive(&here.free[number % kNear]);
     }
     // No copy comes after the end.
     for (u32 last = items > kOwn ? items - kOwn : 0; last < items; ++last) take(group, last);
