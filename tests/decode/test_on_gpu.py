@@ -67,9 +67,10 @@ def test_shapes(shape: str, dtype: torch.dtype) -> None:
     held_against_the_cpu(calm(make("llama-3", dtype, **SHAPES[shape])))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("blocks", [1, 2, 7, 40])
-def test_the_number_of_blocks_changes_no_bit(blocks: int) -> None:
-    model, ids = make("llama-3").to("cuda"), text(90)
+def test_the_number_of_blocks_changes_no_bit(blocks: int, dtype: torch.dtype) -> None:
+    model, ids = make("llama-3", dtype).to("cuda"), text(90)
     found = mf.decode.compile(model, max_length=90, threads=blocks).logits(ids)
     assert torch.equal(found, mf.decode.compile(model, max_length=90).logits(ids))
 

@@ -152,12 +152,12 @@ class Summary:
 
 
 def details(row: Row) -> list[str]:
-    """A contender a line."""
+    """A contender a line; its ratio is how many times as long as the subject it took."""
     lines = wrapped(f"{row.op}, {row.mode}, {row.dtype}, {row.label}")
     clocks = [c for c in CLOCKS if any(c in e.times for e in row.entries)]
     head = [f"{clocks[0] if clocks else '':>13}", *(f"{c:>7}" for c in clocks[1:])]
     ratio = 9 if len(clocks) > 3 else 11  # ≈12.3×±123%, where there is room
-    columns = " ".join([*head, f"{'speed-up':>{ratio}}", "roof", "launches", f"{'error':>7}"])
+    columns = " ".join([*head, f"{'as long':>{ratio}}", "roof", "launches", f"{'error':>7}"])
     width = min(max(len(e.name) for e in row.entries), WIDTH - len(columns) - 1)
     lines += [f"{'':<{width}} {columns}", "─" * (width + 1 + len(columns))]
     lines += [_entry_line(row, entry, clocks, width, ratio) for entry in row.entries]
@@ -217,7 +217,7 @@ def html(result: Result) -> str:
     for row in result.rows:
         title = f"{row.op}, {row.mode}, {row.dtype}, {row.label}"
         parts.append(f"<table><caption>{markup.escape(title)}</caption><thead><tr>")
-        titles = ("", "cold", "warm", "host", "graph", "speed-up", "roof", "launches", "max error")
+        titles = ("", "cold", "warm", "host", "graph", "times as long", "roof", "launches", "max error")
         parts.append("".join(f"<th>{t}</th>" for t in titles) + "</tr></thead><tbody>")
         for entry in row.entries:
             cells = _html_cells(row, entry)

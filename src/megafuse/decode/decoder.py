@@ -436,10 +436,10 @@ class Decoder:
 
     def _kernel(self, count: int) -> CpuKernel | CudaKernel:
         if count not in self._kernels:
-            variant, barrier = Variant.of(self._parts, count), self._space.barrier
+            variant, fresh = Variant.of(self._parts, count), self._space.fresh
             made = (
-                CudaKernel(variant, barrier, self._shared, self._space.step)
-                if barrier.is_cuda
+                CudaKernel(variant, fresh, self._shared, self._space.step)
+                if fresh.is_cuda
                 else CpuKernel(variant)
             )
             self._kernels[count] = made

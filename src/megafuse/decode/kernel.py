@@ -112,15 +112,16 @@ def cpu_source(variant: Variant) -> str:
 
 
 def cuda_source(
-    variant: Variant, workers: int, slots: int, mine: int, sizes: dict[str, int]
+    variant: Variant, workers: int, slots: int, mine: int, packed: bool, sizes: dict[str, int]
 ) -> str:
     """For blocks of so many warps, which take `mine` bytes of a row each, and those that send for
-    weights, into so many slots. With sizes of the model, those words of the step, the kernel has
-    them as constants."""
+    weights, into so many slots. Packed words have two values. With sizes of the model, those words
+    of the step, the kernel has them as constants."""
+    shape = f"{workers}, {slots}, {mine}, {str(packed).lower()}"
     constants = "".join(f"  static constexpr mf::u32 {name} = {n};\n" for name, n in sizes.items())
     kind = "Sizes" if sizes else "mf::decode::ReadSizes"
     return _CUDA.format(
-        kernel=f"mf::decode::DecodeCuda<{variant.parameters}, {workers}, {slots}, {mine}, {kind}>",
+        kernel=f"mf::decode::DecodeCuda<{variant.parameters}, {shape}, {kind}>",
         threads=32 * (workers + BESIDE),
         sizes=_SIZES.format(constants=constants) if sizes else "",
     )
@@ -138,9 +139,11 @@ def catalog() -> Iterator[tuple[str, str]]:
     for parts in usual:
         variant = Variant(*parts)
         mine = 256 if variant.weights == torch.int8 else 512
-        yield f"decode step {variant.parameters}", cuda_source(variant, 8, 4, mine, {})
+        packed = variant.cache.itemsize == 2
+        yield f"decode step {variant.parameters}", cuda_source(variant, 8, 4, mine, packed, {})
     # As where a block may have 99 KB of shared memory.
-    yield f"decode step {variant.parameters}, 4 workers", cuda_source(variant, 4, 4, 512, {})
+    source = cuda_source(variant, 4, 4, 512, packed, {})
+    yield f"decode step {variant.parameters}, 4 workers", source
 
 
 class CpuKernel:

@@ -57,7 +57,8 @@ class Shared:
         for workers in (w for w in (8, 4) if w <= most_workers):
             mine = _of_worker(weights, hidden, workers)
             inputs = workers * _scratch(weights, mine, batch)
-            sums = 2 * workers // batch * (16 * batch * workers + 8)  # kPartials of decode_cuda.h
+            spread = 1 << (batch - 1).bit_length()
+            sums = 2 * workers // spread * (16 * batch * workers + 8)  # kPartials of decode_cuda.h
             heads = 2 if pitch > 128 else 4  # that attention has at once
             attending = attention + workers * heads * (pitch + 4)
             floats = max(attending, inputs + sums, _SAMPLING)
@@ -120,20 +121,20 @@ def host_words(device: torch.device, *shape: int) -> Tensor:
 
 
 class CudaKernel:
-    """As CpuKernel. `barrier` is the step's, in device memory."""
+    """As CpuKernel. `fresh` is what must be 0 when a launch begins, first of all the barrier."""
 
-    def __init__(self, variant: Variant, barrier: Tensor, shared: Shared, step: Struct) -> None:
-        self._barrier, self._threads = barrier, 32 * (shared.workers + BESIDE)
+    def __init__(self, variant: Variant, fresh: Tensor, shared: Shared, step: Struct) -> None:
+        self._fresh, self._threads = fresh, 32 * (shared.workers + BESIDE)
         self._ended: Any = None  # the event after the last launch
-        index = barrier.device.index or 0
+        index = fresh.device.index or 0
         major, minor = torch.cuda.get_device_capability(index)
         if major < OLDEST:
             raise Unsupported("the GPU", f"sm_{major}{minor}", "those from sm_80 on")
-        with _on(barrier.device):
+        with _on(fresh.device):
             constant = SIZES if step["hidden"] >= _CONSTANT_FROM else ()
             sizes = tuple((name, step[name]) for name in constant)
             arch = HOPPER if (major, minor) == (9, 0) else f"sm_{major}{minor}"
-            self._function = _loaded(variant, shared, sizes, index, arch)
+            self._function = _loaded(variant, shared, _packed(variant, step), sizes, index, arch)
 
     def open(self, step: Struct) -> None:
         """Nothing to prepare: a GPU has its threads."""
@@ -144,12 +145,12 @@ class CudaKernel:
 
     def begin(self, step: Struct) -> None:
         """Returns at once, as launches do."""
-        self._barrier.zero_()
+        self._fresh.zero_()
         shared = step["stage_bytes"] + 4 * step["input_floats"]
         arguments = (ctypes.c_void_p * 1)(step.words.data_ptr())
         grid, block = (step["threads"], 1, 1), (self._threads, 1, 1)
-        with _on(self._barrier.device):
-            stream = ctypes.c_void_p(_stream(self._barrier.device))
+        with _on(self._fresh.device):
+            stream = ctypes.c_void_p(_stream(self._fresh.device))
             _do("cuFuncSetAttribute", self._function, _MAX_DYNAMIC_SHARED, shared)
             _do(
                 "cuLaunchCooperativeKernel",
@@ -160,7 +161,7 @@ class CudaKernel:
                 stream,
                 arguments,
             )
-            self._ended = _event(self._barrier.device)
+            self._ended = _event(self._fresh.device)
 
     launch = begin  # its tokens are there when `wait` says so, of a whole text too
 
@@ -177,17 +178,28 @@ class CudaKernel:
         """As CpuKernel's. The caller's stream may be another one by now, so the event decides."""
         assert self._ended is not None
         self._ended.synchronize()
-        if int(self._barrier[_FAILED]):
+        if int(self._fresh[_FAILED]):
             raise lost_wait(step, "block")
+
+
+def _packed(variant: Variant, step: Struct) -> bool:
+    """Whether a word has two values: they are neighbours everywhere, and 28 bits are enough."""
+    widths = (step[name] for name in ("hidden", "head_dim", "inner"))
+    return variant.cache.itemsize == 2 and not any(width % 2 for width in widths)
 
 
 @functools.cache  # once a process: a driver's module is never unloaded
 def _loaded(
-    variant: Variant, shared: Shared, sizes: tuple[tuple[str, int], ...], index: int, arch: str
+    variant: Variant,
+    shared: Shared,
+    packed: bool,
+    sizes: tuple[tuple[str, int], ...],
+    index: int,
+    arch: str,
 ) -> ctypes.c_void_p:
     """The kernel on device `index`, which is the current one."""
     label = f"decode step, batch {variant.batch}"
-    source = cuda_source(variant, shared.workers, shared.slots, shared.mine, dict(sizes))
+    source = cuda_source(variant, shared.workers, shared.slots, shared.mine, packed, dict(sizes))
     cubin = build.cuda_binary(source, arch, label, False)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _do("cuModuleLoadData", ctypes.byref(module), cubin)

@@ -12,6 +12,7 @@ from megafuse.decode.schedule import Schedule
 from megafuse.decode.words import Struct
 
 CHUNK = 64  # positions of the cache that one piece of attention takes
+_FRESH = ("x", "attended", "inner_values")  # that a launch begins with 0, and the barrier
 _NUMBERS = 1 << 32  # of phases, as words in a GPU's memory have them
 
 
@@ -52,7 +53,12 @@ class Workspace:
             "scores": batch * model.vocab,
             "chances": batch * model.vocab,
         }
+        # One piece of memory, so that a kernel can make it 0 at once.
+        first = {"barrier": 128, **{name: floats.pop(name) for name in _FRESH}}
+        self.fresh = torch.zeros(sum(first.values()), device=where).view(torch.int64)
+        pieces = self.fresh.view(torch.float32).split(list(first.values()))
         self._floats = {name: torch.zeros(n, device=where) for name, n in floats.items()}
+        self._floats |= dict(zip(first, pieces, strict=True))
         self._next_number = 1  # of a phase: memory that is 0 is of none
         self.logits = torch.zeros(batch, model.vocab, device=where)
         self.tokens = torch.zeros(batch, dtype=torch.int64, device=where)
@@ -61,7 +67,6 @@ class Workspace:
         # The host reads tokens while the kernel runs, and sets `halt` to end it.
         self.out, self.halt = host_words(where, batch, tokens), host_words(where, 1)
         self.bests = torch.zeros(batch, threads, dtype=torch.int64, device=where)
-        self.barrier = torch.zeros(64, dtype=torch.int64, device=where)
         cosines, sines = angles or (None, None)
         self.step = Struct(
             "Step",
@@ -97,7 +102,6 @@ class Workspace:
                 "out_pitch": tokens,
                 "halt": self.halt,
                 "clocks": schedule.clocks,
-                "barrier": self.barrier,
                 "bests": self.bests,
             },
         )

@@ -68,7 +68,8 @@ struct Step {
   u64 stage_bytes, input_floats;    // GPU: shared memory for weights fetched ahead, and the rest
   u64 bests;                        // GPU: [batch, blocks], the likeliest of each block's logits
   // GPU: what no phase of a launch before this had as its number. x, qkv, parts, attended and
-  // inner_values are words there: a float, and the number of the phase that made it.
+  // inner_values are words there: a float, and the number of the phase that made it. Or two floats
+  // (decode_memory_cuda.h), not of qkv and parts; then the launch begins with words of 0.
   u64 numbered;
   u64 attended, attended_pitch;  // GPU: [batch, attended_pitch], what the parts make
 };

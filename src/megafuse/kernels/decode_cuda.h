@@ -11,17 +11,19 @@
 //
 // Between phases there is no barrier. What a block makes it leaves as words, each a float with the
 // number of its phase, and who needs one looks at it until it has that number: a store and a load,
-// about 1 us. A barrier would be three times as long, for its fence, its count and then the load.
-// That a word is not overwritten too early follows from the phases: who writes x, say, has inputs
-// that were made from all of the last x. Only for the sampler, and for what it has chosen, all wait
-// for all; so what a token leaves in the cache is seen by every block in the next one.
+// about 1 us. A barrier would be three times as long, for its fence, its
+// count and then the load. That a word is not overwritten too early follows from the phases: who
+// writes x, say, has inputs that were made from all of the last x. Only for the sampler, and for
+// what it has chosen, all wait for all; so what a token leaves in the cache is seen by every block
+// in the next one.
 //
 // The rest of a phase is kept short: no gathering of inputs before a product begins, few waits
-// within a block, sizes of the model as constants. Nothing may be left in local memory: with so
-// much of it shared the first cache is too small, and a load takes as long as one from another
-// block. So on Hopper the workers get the registers that the senders do not need. All of it is
-// inlined into `run` but for the sampler: a step's words are then read from the constant bank, not
-// through a pointer.
+// within a block, sizes of the model as constants. Of models of 16 bits a word has two neighbours,
+// so that inputs can be asked for well before they are needed: they take half as many registers.
+// Nothing may be left in local memory: with so much of it shared the first cache is too small, and
+// a load takes as long as one from another block. So on Hopper the workers get the registers that
+// the senders do not need. All of it is inlined into `run` but for the sampler: a step's words are
+// then read from the constant bank, not through a pointer.
 //
 // A wait is bounded: a clock in the loop turns a lost one into an error for all blocks.
 #pragma once
@@ -61,15 +63,18 @@ struct ReadSizes {
 constexpr float kNone = -1e30f;  // a score less than any; not infinite: differences count
 
 template <class W, class T, class Act, bool kRms, bool kGated, int kBatch, int kWorkers, int kSlots,
-          int kMine, class Sizes>
+          int kMine, bool kPacked, class Sizes>
 struct DecodeCuda {
-  using Weights = Stream<W, kGated, kWorkers, kSlots, kMine>;
+  // x, attended and inner values: a word has one, or two neighbours.
+  static constexpr int kInWord = kPacked ? 2 : 1;
+  using Weights = Stream<W, kGated, kWorkers, kSlots, kMine, kInWord>;
   static constexpr int kThreads = 32 * kWorkers;  // the senders' are not counted
   static constexpr int kVector = 16 / int(sizeof(W));
   static constexpr bool kScaled = is_same<W, i8>;  // each row by a factor
   // Sums of 16 rows of a tile are put together by a thread for each row of the batch: those of so
-  // many tiles at once, of which every worker has a part.
-  static constexpr int kTiles = kThreads / (16 * kBatch);
+  // many tiles at once, of which every worker has a part. Neighbouring rows are in one warp.
+  static constexpr int kSpread = kBatch <= 2 ? kBatch : kBatch <= 4 ? 4 : 8;
+  static constexpr int kTiles = kThreads / (16 * kSpread);
   // By tiles, workers, rows and rows of the batch; a tile's are a quarter of the banks further.
   static constexpr int kOfTile = 16 * kBatch * kWorkers + 8;
   static constexpr int kPartials = kTiles * kOfTile;  // floats
@@ -156,36 +161,35 @@ struct DecodeCuda {
     for (u32 looks = 1; !all_there(); ++looks)
       if (is_lost(looks, start)) return;
   }
-  __device__ __forceinline__ float wait_for_one(const u64* from) const {
+
+  // Of x, attended and inner values, by column: where its word is, what that says, and leaving it.
+  __device__ __forceinline__ static const u64* word_at(const u64* row, int column) {
+    return row + column / kInWord;
+  }
+  __device__ __forceinline__ static bool is_of(u64 word, u32 number) {
+    return kPacked ? left_short_number(word) == short_number(number) : left_number(word) == number;
+  }
+  __device__ __forceinline__ static u64 nothing_of(u32 number) {
+    return kPacked ? u64(short_number(number)) << 56 : u64(number) << 32;
+  }
+  __device__ __forceinline__ static float value_in(u64 word, int column) {
+    if (!kPacked) return left_value(word);
+    return column % 2 ? second_value(word) : first_value(word);
+  }
+  __device__ __forceinline__ void leave_word(u64* row, int column, float first,
+                                             float second) const {
+    if (kPacked)
+      leave_two(row + column / 2, first, second, number_now());
+    else
+      leave(row + column, first, number_now());
+  }
+  __device__ __forceinline__ float wait_for_one(const u64* row, int column) const {
     u64 word = 0;
     wait_until([&] {
-      word = load_left(from);
-      return left_number(word) == number_before();
+      word = load_left(word_at(row, column));
+      return is_of(word, number_before());
     });
-    return left_value(word);
-  }
-
-  // Pairs of neighbours that were asked for.
-  template <int kCount>
-  struct Asked {
-    u64 word[2 * kCount];
-    __device__ __forceinline__ bool are_of(u32 number) const {
-      bool all = true;
-#pragma unroll
-      for (int i = 0; i < 2 * kCount; ++i) all &= left_number(word[i]) == number;
-      return all;
-    }
-  };
-  // From `column` of `from` on, every `stride`; those from `cols` on are 0.
-  template <int kCount>
-  __device__ __forceinline__ void ask(Asked<kCount>& asked, const u64* from, int column, int stride,
-                                      int cols) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      u64 &first = asked.word[2 * i], &second = asked.word[2 * i + 1];
-      first = second = u64(number_before()) << 32;
-      if (column + stride * i < cols) load_left(from + column + stride * i, first, second);
-    }
+    return value_in(word, column);
   }
 
   // ---- the input of a product
@@ -239,7 +243,7 @@ struct DecodeCuda {
   template <bool kSquares>
   __device__ __forceinline__ float row_sum_of(int b, float mean) const {
     constexpr int kRound = 4;
-    const int n = int(z.hidden);
+    const int n = int(z.hidden) / kInWord;
     float sum = 0;
 #pragma unroll 1
     for (int i = int(threadIdx.x); i < n; i += kRound * kThreads) {
@@ -251,13 +255,13 @@ struct DecodeCuda {
           if (i + r * kThreads < n) word[r] = load_left(x(b) + i + r * kThreads);
 #pragma unroll
         for (int r = 0; r < kRound; ++r)
-          all &= i + r * kThreads >= n || left_number(word[r]) == number_before();
+          all &= i + r * kThreads >= n || is_of(word[r], number_before());
         return all;
       });
 #pragma unroll
-      for (int r = 0; r < kRound; ++r) {
-        const float off = left_value(word[r]) - mean;
-        if (i + r * kThreads < n) sum += kSquares ? off * off : off;
+      for (int r = 0; r < kRound * kInWord; ++r) {
+        const float off = value_in(word[r / kInWord], r) - mean;
+        if (i + r / kInWord * kThreads < n) sum += kSquares ? off * off : off;
       }
     }
     return sum;
@@ -288,28 +292,26 @@ struct DecodeCuda {
   static constexpr int kColumns = kMine / int(sizeof(W));
   static constexpr bool kDigits = is_same<W, i8> && kBatch <= 2;
   static constexpr bool kPairs = is_same<W, bfloat16>;
-  static constexpr bool kMany = kPairs && kBatch > 4;  // then the two do not fit into 8 columns
+  static constexpr int kSets = kPairs ? (kBatch + 3) / 4 : 1;  // 4 rows of the batch are 8 columns
   // Through shared memory of a worker's own go the inputs that lanes have fetched to those that
   // need them: on tensor cores one row of the batch at a time, in four rows that are in different
   // banks and, of bfloat16, first and second.
   static constexpr int kWords = kPairs ? kColumns / 8 : kDigits ? kColumns / 16 : 1;  // of a lane
   static constexpr int kRow = kWords + (24 - kWords % 16) % 16, kSecond = 4 * kRow + 4;
-  static constexpr int kScratch = kMany     ? 0
-                                  : kPairs  ? 2 * kSecond
+  static constexpr int kScratch = kPairs    ? 2 * kSecond
                                   : kDigits ? 4 * kSecond
                                             : kColumns * kBatch;  // floats
-  // Lanes fetch neighbours, every 64 columns; or, of many rows, what they need themselves.
-  static constexpr int kLoads = kMany ? 8 : kColumns / 64;
+  static constexpr int kLoads = kColumns / 64;  // of a lane: neighbours, every 64 columns
 
   // What a lane has of the inputs. With tensor cores, of column lane / 4 of 8: a row of the batch
-  // and one of its parts, or of many rows both; and of each 16 or 32 of the inputs 4 or 8.
+  // and one of its parts; and of each 16 or 32 of the inputs 4 or 8.
   struct Inputs {
-    u32 one[kWords], other[kMany ? kWords : 1];
+    u32 one[kSets][kWords];
     float factor[2][2];  // of digits: of the first and second 128 inputs, for two columns of sums
   };
   // Of 16 rows of a tile, what a worker has added up so far: with tensor cores rows lane / 4 and 8
-  // more by two columns, in two parts that do not wait for each other; else the row lane / 2 and,
-  // of each 256 bytes, half.
+  // more by two columns, in two parts that do not wait for each other, or of 8 rows of the batch;
+  // else the row lane / 2 and, of each 256 bytes, half.
   struct Sums {
     float value[kPairs ? 8 : kDigits ? 4 : kBatch];
   };
@@ -320,65 +322,87 @@ struct DecodeCuda {
     words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
   }
 
-  // This lane's first column of what starts at `from`, and how far it is to the next.
-  __device__ __forceinline__ int first_column(int from) const {
-    return from + 2 * (kMany ? lane % 4 : lane);
-  }
-  static constexpr int kStride = kMany ? 8 : 64;
-  // Row b's inputs from a lane's first column on, once they are there; their part in the sum of
-  // squares; and as a norm has them.
-  __device__ __forceinline__ void have_row(float (&value)[2 * kLoads], const Phase& p,
-                                           const Stats& stats, int b, int column,
-                                           float& squares) const {
-    Two weight[kLoads];  // asked for before the wait
+  // Words that a lane has asked for, pairs of neighbours: of all rows of the batch, or of half of
+  // them, since one wait for all is shorter than one for each.
+  static constexpr int kRows = kBatch * kLoads <= 16 ? kBatch : (kBatch + 1) / 2;
+  static constexpr int kOfRow = 2 * kLoads / kInWord;
+  struct Asked {
+    u64 word[kRows][kOfRow];
+    __device__ __forceinline__ bool are_of(u32 number) const {
+      bool all = true;
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) weight[i] = weights_of(p, column + kStride * i);
-    Asked<kLoads> asked;
+      for (int r = 0; r < kRows; ++r)
+#pragma unroll
+        for (int i = 0; i < kOfRow; ++i) all &= is_of(word[r][i], number);
+      return all;
+    }
+  };
+  // Of the rows from b on, from `column` on; those behind a row's end are 0.
+  __device__ __forceinline__ void ask(Asked& asked, const Phase& p, int b, int column) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int which = b + r < kBatch ? b + r : b;
+      const u64* const row = source(p, which);
+      const int cols = is_left(p, which) ? int(p.cols) : 0;
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const u64* const there = word_at(row, column + 64 * i);
+        u64 &first = asked.word[r][i * kOfRow / kLoads], &last = (&first)[kPacked ? 0 : 1];
+        first = last = nothing_of(number_before());
+        if (column + 64 * i >= cols) continue;
+        if constexpr (kPacked)
+          first = load_left(there);
+        else
+          load_left(there, first, last);
+      }
+    }
+  }
+  // Most inputs of a phase are there when its first ones are, so those of the next part are asked
+  // for before this one is multiplied: of a 1B model's step that saves 15 us of 715. Not of int8,
+  // where it takes 10 us more, nor of more rows than registers have room for.
+  static constexpr bool kAhead = kPairs && kPacked && kBatch <= 4;
+  __device__ __forceinline__ void have(Asked& asked, bool early, const Phase& p, int b,
+                                       int column) const {
+    if (early && asked.are_of(number_before())) return;
     wait_until([&] {
-      ask(asked, source(p, b), column, kStride, is_left(p, b) ? int(p.cols) : 0);
+      ask(asked, p, b, column);
       return asked.are_of(number_before());
     });
+  }
+  // A row's, as a norm has them, and their part in the sum of squares.
+  __device__ __forceinline__ void have_row(float (&value)[2 * kLoads], const u64 (&word)[kOfRow],
+                                           const Two (&weight)[kLoads], const Phase& p,
+                                           const Stats& stats, int b, int column,
+                                           float& squares) const {
 #pragma unroll
     for (int i = 0; i < 2 * kLoads; ++i) {
-      value[i] = left_value(asked.word[i]);
+      value[i] = value_in(word[i / kInWord], i);
       if (kRms) squares = fma(value[i], value[i], squares);
       value[i] = centered(p, stats, b, value[i]) * weight[i / 2].value[i % 2];
-      if (!kRms) value[i] += biases_of(p, column + kStride * (i / 2)).value[i % 2];
+      if (!kRms) value[i] += biases_of(p, column + 64 * (i / 2)).value[i % 2];
     }
   }
 
-  // The inputs of a worker's columns from `from` on.
+  // The inputs of a worker's columns from `from` on, which may have been asked for.
   __device__ __forceinline__ void load(Inputs& inputs, const Phase& p, const Stats& stats, int from,
-                                       float (&squares)[kBatch]) const {
-    const int n = lane / 4, t = lane % 4, column = first_column(from);
-    if constexpr (kMany) {
-      // Each lane has a row of its own.
-      const int b = n < kBatch ? n : 0;
-      float some = 0;
-#pragma unroll
-      for (int j = 0; j < kWords / kLoads; ++j) {
-        float value[2 * kLoads];
-        have_row(value, p, stats, b, column + j * kLoads * kStride, some);
-#pragma unroll
-        for (int i = 0; i < kLoads; ++i) {
-          const u32 both = two_bfloat16(value[2 * i], value[2 * i + 1]);
-          inputs.one[j * kLoads + i] = n < kBatch ? both : 0;
-          inputs.other[j * kLoads + i] =
-              n < kBatch ? left_over(value[2 * i], value[2 * i + 1], both) : 0;
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kBatch; ++k) squares[k] += n == k ? some : 0.0f;
-      return;
-    }
+                                       float (&squares)[kBatch], Asked& asked) const {
+    const int n = lane / 4, t = lane % 4, column = from + 2 * lane;
     u32* const words = reinterpret_cast<u32*>(scratch());
     float factors[kBatch][2];
+    Two weight[kLoads];  // asked for before the wait
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) inputs.one[i] = 0;
+    for (int i = 0; i < kLoads; ++i) weight[i] = weights_of(p, column + 64 * i);
+    Asked rest;
+    if constexpr (kRows < kBatch) ask(rest, p, kRows, column);
+    have(asked, kAhead, p, 0, column);
+#pragma unroll
+    for (int i = 0; i < kSets * kWords; ++i) inputs.one[i / kWords][i % kWords] = 0;
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
+      Asked& mine = b < kRows ? asked : rest;
+      if (b == kRows) have(mine, true, p, b, column);
       float value[2 * kLoads];
-      have_row(value, p, stats, b, column, squares[b]);
+      have_row(value, mine.word[b % kRows], weight, p, stats, b, column, squares[b]);
       __syncwarp();  // what was there has been read
       if constexpr (kPairs) {
         // A pair is a word. Of every 16 inputs a lane needs the pairs t and t + 4.
@@ -390,10 +414,10 @@ struct DecodeCuda {
           place[0] = both, place[kSecond] = left_over(low, high, both);
         }
         __syncwarp();
-        if (n / 2 == b)
+        if (n / 2 == b % 4)
 #pragma unroll
           for (int i = 0; i < kWords; i += 4)
-            read_four(inputs.one + i, words + n % 2 * kSecond + t * kRow + i);
+            read_four(inputs.one[b / 4 % kSets] + i, words + n % 2 * kSecond + t * kRow + i);
       } else if constexpr (kDigits) {
         constexpr float kMost = 1.3e8f;  // 4 digits from -64 to 63, with 128 as their base
         constexpr u32 kBias = 64u * (1 + 128 + 128 * 128 + 128 * 128 * 128);
@@ -431,7 +455,7 @@ struct DecodeCuda {
         if (n / 4 == b)
 #pragma unroll
           for (int i = 0; i < kWords; i += 4)
-            read_four(inputs.one + i, words + n % 4 * kSecond + t * kRow + i);
+            read_four(inputs.one[0] + i, words + n % 4 * kSecond + t * kRow + i);
       } else {
 #pragma unroll
         for (int i = 0; i < kLoads; ++i)
@@ -469,7 +493,8 @@ struct DecodeCuda {
           int whole[4] = {};
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            multiply_add(whole, raw[i], inputs.one[2 * (from + i)], inputs.one[2 * (from + i) + 1]);
+            multiply_add(whole, raw[i], inputs.one[0][2 * (from + i)],
+                         inputs.one[0][2 * (from + i) + 1]);
 #pragma unroll
           for (int i = 0; i < 4; ++i)
             sums.value[i] = fma(float(whole[i]), inputs.factor[from / 4][i % 2], sums.value[i]);
@@ -485,10 +510,10 @@ struct DecodeCuda {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int k = kPairs ? 2 * (from + i) : 0;
-          multiply_add(sums.value + (kMany ? 0 : i % 2 * 4), raw[i], inputs.one[k],
-                       inputs.one[k + (kPairs ? 1 : 0)]);
-          if constexpr (kMany)
-            multiply_add(sums.value + 4, raw[i], inputs.other[k], inputs.other[k + 1]);
+#pragma unroll
+          for (int set = 0; set < kSets; ++set)
+            multiply_add(sums.value + 4 * (kSets == 1 ? i % 2 : set), raw[i], inputs.one[set][k],
+                         inputs.one[set][k + (kPairs ? 1 : 0)]);
         }
       }
     } else {
@@ -528,12 +553,11 @@ struct DecodeCuda {
       }
     } else if constexpr (kPairs) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (!kMany && i % 2) continue;
-        const float some = sums.value[i] + sums.value[i + 4];
-        const float rest = kMany ? 0.0f : sums.value[i + 1] + sums.value[i + 5];
-        const int b = kMany ? 2 * (lane % 4) + i % 2 : lane % 4;
-        if (b < kBatch) to[(row + 8 * (i / 2)) * kBatch + b] = some + rest;
+      for (int i = 0; i < 4 * kSets; i += 2) {
+        const float both = sums.value[i] + sums.value[i + 1];
+        const float rest = kSets == 1 ? sums.value[i + 4] + sums.value[i + 5] : 0.0f;
+        const int b = i / 4 * 4 + lane % 4;
+        if (b < kBatch) to[(row + 4 * (i % 4)) * kBatch + b] = both + rest;
       }
     } else {
 #pragma unroll
@@ -561,8 +585,9 @@ struct DecodeCuda {
       if (row >= plan.share) return;
       const bool residual = target.kind == kProject || target.kind == kDown;
       const int m = plan.matrix(row, 0);
+      const int column = plan.first + row;
       if (residual)
-        before = left_value(load_left(target.words + b * i64(target.pitch) + plan.first + row));
+        before = value_in(load_left(word_at(target.words + b * i64(target.pitch), column)), column);
       if (kScaled) scale = at<const float>(plan.scale[m])[row];
       if (plan.bias[m]) bias = at<const float>(plan.bias[m])[row];
       if (!plan.both) return;
@@ -570,15 +595,25 @@ struct DecodeCuda {
       if (plan.bias[1]) up_bias = at<const float>(plan.bias[1])[row];
     }
   };
-  __device__ __forceinline__ void put(const Plan& plan, Target& target, int row, int b, float sum,
-                                      float up, const Beside& beside) const {
+  __device__ __forceinline__ static float finished(const Plan& plan, const Target& target,
+                                                   float sum, float up, const Beside& beside) {
     sum = sum * beside.scale + beside.bias;
     if (target.kind == kGateUp) sum = Act::value(sum);
     if (plan.both) sum *= up * beside.up_scale + beside.up_bias;
-    const i64 place = b * i64(target.pitch) + plan.first + row;
-    if (target.kind != kHead) return leave(target.words + place, sum + beside.before, number_now());
-    at<float>(s.logits)[place] = sum;
-    const u64 key = key_of(sum, plan.first + row);
+    return sum + beside.before;
+  }
+  // What is finished goes there; `next` is the next row's, for words that have both.
+  __device__ __forceinline__ void put(const Plan& plan, Target& target, int row, int b, float value,
+                                      float next) const {
+    const int column = plan.first + row;
+    const i64 from = b * i64(target.pitch);
+    if (target.kind == kQkv) return leave(target.words + from + column, value, number_now());
+    if (target.kind != kHead) {
+      if (column % kInWord == 0) leave_word(target.words + from, column, value, next);
+      return;
+    }
+    at<float>(s.logits)[from + column] = value;
+    const u64 key = key_of(value, column);
     target.best = key > target.best ? key : target.best;
   }
 
@@ -589,7 +624,7 @@ struct DecodeCuda {
     const int parts = plan.parts, all_tiles = plan.tiles, share = plan.share;
     if (share == 0) return;
     const bool scaled = kRms && is_normed(p);
-    const int me = int(threadIdx.x), b = me % kBatch, rows = plan.rows();
+    const int me = int(threadIdx.x), b = me % kSpread, rows = plan.rows();
     const int mine = warp % Weights::kGroup, cols = plan.cols;
     const u32 group = u32(warp / Weights::kGroup);
     const auto columns = [&](int part) { return (part * Weights::kGroup + mine) * kColumns; };
@@ -597,12 +632,13 @@ struct DecodeCuda {
     float factor = 1, squares[kBatch] = {};
     Stats stats;
     Inputs inputs;
+    Asked asked = {};  // of no phase
     if (!kRms && is_normed(p)) look_at(p, stats);
 #pragma unroll 1
     for (int from = 0; from < all_tiles; from += kTiles) {
       const int tiles = all_tiles - from < kTiles ? all_tiles - from : kTiles;
-      const int in_round = me / kBatch, row = from * rows + in_round;
-      const bool puts = in_round < tiles * rows && row < share;
+      const int in_round = me / kSpread, row = from * rows + in_round;
+      const bool puts = in_round < tiles * rows && row < share && b < kBatch;
       const Beside beside(plan, target, puts ? row : share, b);  // is there when it is needed
 #pragma unroll 1
       for (int t = 0; t < tiles; ++t, part -= parts) {
@@ -614,7 +650,9 @@ struct DecodeCuda {
             const bool first = from + t == 0;  // then this is the only one who has the columns
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) more[i] = squares[i];
-            load(inputs, p, stats, columns(part), more);
+            load(inputs, p, stats, columns(part), more, asked);
+            const int then = part + 2 < parts ? part + 2 : part + 2 - parts;
+            if (kAhead && then != part) ask(asked, p, 0, columns(then) + 2 * lane);
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) squares[i] = first ? more[i] : squares[i];
             held = part;
@@ -629,7 +667,8 @@ struct DecodeCuda {
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) leave_sum(i, squares[i]);
       sync();
-      if (scaled && from == 0) factor = inverse_of(p, left_sum(b));
+      if (scaled && from == 0) factor = inverse_of(p, left_sum(b < kBatch ? b : 0));
+      float value = 0;
       if (puts) {
         const int t = in_round >> (plan.both ? 3 : 4);
         const float* const some = partials() + t * kOfTile + (in_round - t * rows) * kBatch + b;
@@ -639,8 +678,10 @@ struct DecodeCuda {
         if (plan.both)
 #pragma unroll
           for (int w = 0; w < kWorkers; ++w) up += some[w * 16 * kBatch + 8 * kBatch];
-        put(plan, target, row, b, sum * factor, up * factor, beside);
+        value = finished(plan, target, sum * factor, up * factor, beside);
       }
+      const float next = kPacked ? __shfl_xor_sync(0xffffffffu, value, kSpread) : 0.0f;
+      if (puts) put(plan, target, row, b, value, next);
       if (from + kTiles < all_tiles) sync();
     }
     items += u32(all_tiles * parts + (warp < Weights::kGroup)) / 2;
@@ -658,7 +699,7 @@ struct DecodeCuda {
     return warp_sum(sum);
   }
   __device__ __forceinline__ float have_one(const Phase& p, int b, int column) const {
-    return is_left(p, b) ? wait_for_one(source(p, b) + column) : 0.0f;
+    return is_left(p, b) ? wait_for_one(source(p, b), column) : 0.0f;
   }
   __device__ __forceinline__ void odd_product(const Phase& p, const Plan& plan,
                                               Target& target) const {
@@ -683,10 +724,17 @@ struct DecodeCuda {
 #pragma unroll 1
     for (int b = 0; b < kBatch; ++b) {
       const float factor = kRms && normed ? inverse_of(p, left_sum(b)) : 1.0f;
-      for (int row = warp; row < plan.share; row += kWorkers) {
+      const auto value_of = [&](int row) {
+        if (row >= plan.share) return 0.0f;
         const float sum = row_sum(plan, row, 0, b) * factor;
         const float up = plan.both ? row_sum(plan, row, 1, b) * factor : 0.0f;
-        if (lane == b) put(plan, target, row, b, sum, up, Beside(plan, target, row, b));
+        return finished(plan, target, sum, up, Beside(plan, target, row, b));
+      };
+      for (int row = kInWord * warp; row < plan.share; row += kInWord * kWorkers) {
+        const float value = value_of(row), next = kPacked ? value_of(row + 1) : 0.0f;
+        if (lane != b) continue;
+        put(plan, target, row, b, value, next);
+        if (kPacked && row + 1 < plan.share) put(plan, target, row + 1, b, next, 0.0f);
       }
     }
   }
@@ -710,12 +758,14 @@ struct DecodeCuda {
     const T* const place = at<const T>(s.positions_table);
     for (int b = 0; b < kBatch; ++b) {
       const T* const row = at<const T>(s.embedding) + here.token[b] * n;
-      for (int i = begin(z.hidden) + int(threadIdx.x); i < end(z.hidden); i += kThreads) {
-        float value = 0;  // of a row that has ended: there may be no embedding of padding
-        if (!here.over[b]) value = cast<float>(row[i]);
-        if (place && !here.over[b]) value += cast<float>(place[here.place[b] * n + i]);
-        leave(x(b) + i, value, number_now());
-      }
+      const auto value_of = [&](int i) {
+        if (here.over[b]) return 0.0f;  // there may be no embedding of padding
+        return cast<float>(row[i]) + (place ? cast<float>(place[here.place[b] * n + i]) : 0.0f);
+      };
+      const int end = weights.end_row(z.hidden);
+      for (int i = weights.first_row(z.hidden) + kInWord * int(threadIdx.x); i < end;
+           i += kInWord * kThreads)
+        leave_word(x(b), i, value_of(i), kPacked ? value_of(i + 1) : 0.0f);
     }
   }
 
@@ -952,11 +1002,11 @@ struct DecodeCuda {
       sync();
       const int count = (group - g0 < at_once ? group - g0 : at_once) * of_head;
 #pragma unroll 1
-      for (int each = int(threadIdx.x); each < count; each += kThreads) {
+      for (int each = kInWord * int(threadIdx.x); each < count; each += kInWord * kThreads) {
         const int g = each / of_head, k = each - g * of_head, head = kv * group + g0 + g;
         if (k > pitch + 1 || (alone && k >= width)) continue;
         const float* const some = sums + g * of_head;
-        float most = kNone, all = 0, weights_ = 0;
+        float most = kNone, all[2] = {}, weights_ = 0;
 #pragma unroll
         for (int w = 0; w < kWorkers; ++w) {
           const float theirs = some[w * of_warp + pitch];
@@ -965,13 +1015,17 @@ struct DecodeCuda {
 #pragma unroll
         for (int w = 0; w < kWorkers; ++w) {
           const float shrink = exp2f(some[w * of_warp + pitch] - most);
-          all = fma(shrink, some[w * of_warp + k], all);
+#pragma unroll
+          for (int j = 0; j < kInWord; ++j) all[j] = fma(shrink, some[w * of_warp + k + j], all[j]);
           weights_ = fma(shrink, some[w * of_warp + pitch + 1], weights_);
         }
-        if (alone)
-          leave(attended(b) + head * width + k, all / weights_, number_now());
-        else
-          leave(part(b, head, piece) + k, k == pitch ? most : all, number_now());
+        if (alone) {
+          leave_word(attended(b), head * width + k, all[0] / weights_, all[1] / weights_);
+          continue;
+        }
+#pragma unroll
+        for (int j = 0; j < kInWord; ++j)
+          leave(part(b, head, piece) + k + j, k + j == pitch ? most : all[j], number_now());
       }
       sync();  // the next heads' sums, or the next piece's queries, go there
     }
@@ -983,31 +1037,40 @@ struct DecodeCuda {
   __device__ __forceinline__ void put_together(int b, int kv, const Pieces& pieces,
                                                int mine) const {
     const int pitch = int(z.head_pitch), width = int(z.head_dim), count = int(pieces.count());
-    const int all = int(z.heads / z.kv_heads) * width;
-    const int from = all * mine / count, share = all * (mine + 1) / count - from;
+    const int all = int(z.heads / z.kv_heads) * width, words = all / kInWord;
+    const int from = words * mine / count, share = words * (mine + 1) / count - from;
     int lanes = 32;
     while (lanes > 1 && (lanes * share > kThreads || lanes / 2 >= count)) lanes /= 2;
 #pragma unroll 1
     for (int first = 0; first < share; first += kThreads / lanes) {
-      const int column = from + first + int(threadIdx.x) / lanes, head = column / width;
-      const bool any = column < from + share;
+      const int place = from + first + int(threadIdx.x) / lanes, column = kInWord * place;
+      const int head = column / width;
+      const bool any = place < from + share;
       const u64* const parts = part(b, kv * int(z.heads / z.kv_heads) + head, pieces.first);
-      float most = kNone, sum = 0, value = 0;
+      float most = kNone, sum = 0, value[2] = {};
 #pragma unroll 1
       for (int i = int(threadIdx.x) % lanes; i < count && any; i += lanes) {
         const u64* const one = parts + i * i64(z.part_pitch);
-        u64 word[3];
+        u64 word[2 + kInWord];
         wait_until([&] {
+          const u64* const values = one + (column - head * width);
           load_left(one + pitch, word[0], word[1]);
-          word[2] = load_left(one + (column - head * width));
-          return left_number(word[0]) == number_now() && left_number(word[1]) == number_now() &&
-                 left_number(word[2]) == number_now();
+          if constexpr (kPacked)
+            load_left(values, word[2], word[1 + kInWord]);
+          else
+            word[2] = load_left(values);
+          bool all = true;
+#pragma unroll
+          for (int j = 0; j < 2 + kInWord; ++j) all &= left_number(word[j]) == number_now();
+          return all;
         });
         const float theirs = left_value(word[0]), larger = theirs > most ? theirs : most;
         const float shrink = exp2f(most - larger), weight = exp2f(theirs - larger);
         most = larger;
         sum = fma(weight, left_value(word[1]), sum * shrink);
-        value = fma(weight, left_value(word[2]), value * shrink);
+#pragma unroll
+        for (int j = 0; j < kInWord; ++j)
+          value[j] = fma(weight, left_value(word[2 + j]), value[j] * shrink);
       }
       __syncwarp();
       float largest = most;
@@ -1016,13 +1079,16 @@ struct DecodeCuda {
         largest = other > largest ? other : largest;
       }
       const float shrink = exp2f(most - largest);
-      sum *= shrink, value *= shrink;
+      sum *= shrink;
+#pragma unroll
+      for (int j = 0; j < kInWord; ++j) value[j] *= shrink;
       for (int bit = 1; bit < lanes; bit *= 2) {
         sum += __shfl_xor_sync(0xffffffffu, sum, bit);
-        value += __shfl_xor_sync(0xffffffffu, value, bit);
+#pragma unroll
+        for (int j = 0; j < kInWord; ++j) value[j] += __shfl_xor_sync(0xffffffffu, value[j], bit);
       }
       if (any && int(threadIdx.x) % lanes == 0)
-        leave(attended(b) + kv * all + column, value / sum, number_now());
+        leave_word(attended(b), kv * all + column, value[0] / sum, value[1] / sum);
     }
   }
 
@@ -1079,7 +1145,7 @@ struct DecodeCuda {
     if (threadIdx.x < kBatch) here.most[threadIdx.x] = 0;
     sync();
     const bool tiles = weights.plan(now).parts;
-    if (best) atomicMax(&here.most[tiles ? int(threadIdx.x) % kBatch : lane], best);
+    if (best) atomicMax(&here.most[tiles ? int(threadIdx.x) % kSpread : lane], best);
     sync();
     if (threadIdx.x < kBatch)
       at<u64>(s.bests)[threadIdx.x * blocks + block] = here.most[threadIdx.x];

@@ -58,6 +58,27 @@ __device__ __forceinline__ void load_left(const u64* from, u64& first, u64& seco
 __device__ __forceinline__ float left_value(u64 word) { return bits_as<float>(u32(word)); }
 __device__ __forceinline__ u32 left_number(u64 word) { return u32(word >> 32); }
 
+// Two neighbours in one word, 28 bits of each, of which 20 are digits: a model of 16 bits keeps 8
+// or
+// 11. 8 bits are left for the number, so such words must be 0 when a launch begins, and every layer
+// must leave them again.
+__device__ __forceinline__ u32 short_number(u32 number) { return number % 128 + 128; }
+__device__ __forceinline__ u32 in_28_bits(float value) {
+  const u32 bits = bits_as<u32>(value);
+  return value != value ? 0x7fc0000u : (bits + 7 + (bits >> 4 & 1)) >> 4;
+}
+__device__ __forceinline__ void leave_two(u64* to, float first, float second, u32 number) {
+  const u64 both = u64(in_28_bits(second)) << 28 | in_28_bits(first);
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to),
+               "l"(u64(short_number(number)) << 56 | both)
+               : "memory");
+}
+__device__ __forceinline__ float first_value(u64 word) { return bits_as<float>(u32(word) << 4); }
+__device__ __forceinline__ float second_value(u64 word) {
+  return bits_as<float>(u32(word >> 28) << 4);
+}
+__device__ __forceinline__ u32 left_short_number(u64 word) { return u32(word >> 56); }
+
 // Registers of a thread, by groups of four warps, where that can be changed: what one group gives
 // back another one gets.
 template <int kCount>

@@ -34,8 +34,8 @@ struct Plan {
   __device__ __forceinline__ int rows() const { return both ? 8 : 16; }  // of a tile
 };
 
-// kMine: bytes of a row that a worker takes.
-template <class W, bool kGated, int kWorkers, int kSlots, int kMine>
+// kMine: bytes of a row that a worker takes. kTogether: rows that are not shared out to two blocks.
+template <class W, bool kGated, int kWorkers, int kSlots, int kMine, int kTogether>
 struct Stream {
   static constexpr int kGroup = kWorkers / 2;    // warps that use a slot together
   static constexpr int kPiece = kMine * kGroup;  // bytes of a row in a slot
@@ -63,6 +63,13 @@ struct Stream {
 
   __device__ __forceinline__ int begin(u64 n) const { return int(u32(n) * block / blocks); }
   __device__ __forceinline__ int end(u64 n) const { return int(u32(n) * (block + 1) / blocks); }
+  __device__ __forceinline__ int first_row(u64 n) const {
+    return kTogether * begin((n + kTogether - 1) / kTogether);
+  }
+  __device__ __forceinline__ int end_row(u64 n) const {
+    const int found = kTogether * end((n + kTogether - 1) / kTogether);
+    return found < int(n) ? found : int(n);
+  }
 
   // By one thread, before all others come.
   __device__ __forceinline__ void open() const {
@@ -123,7 +130,7 @@ struct Stream {
 
   // Lane m is for matrix m.
   __device__ __forceinline__ void make_plan(const Phase& p, Plan& plan) const {
-    const int first = begin(p.rows), share = end(p.rows) - first, cols = int(p.cols);
+    const int first = first_row(p.rows), share = end_row(p.rows) - first, cols = int(p.cols);
     const int row = cols * int(sizeof(W));
     const bool both = kGated && p.kind == kGateUp;
     const bool vectors = row % 16 == 0 && (p.weight0 | p.weight1 | p.weight2) % 16 == 0;

@@ -66,9 +66,9 @@ const clockColumn = (clock) => ({
 });
 
 const speedupColumn = (clock) => ({
-    title: "speed-up",
+    title: "times as long",
     num: true,
-    hint: `How many times longer than the subject, ${clockWord(clock)}`,
+    hint: `How many times as long as the subject took, ${clockWord(clock)}`,
     value: ({ row, entry }) => speedupOf(row, entry.name, clock)?.median ?? null,
     cell: ({ row, entry }) => {
         const span = speedupOf(row, entry.name, clock);
