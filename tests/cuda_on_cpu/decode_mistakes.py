@@ -25,7 +25,7 @@ PLANTED = {
     "words of any phase are taken": (
         "forward",
         "decode_cuda.h",
-        "all &= is_of(word[i], number);",
-        "all &= word[i] != 0;",
+        "all &= is_of(word[r][i], number);",
+        "all &= word[r][i] != 0;",
     ),
 }

@@ -217,7 +217,17 @@ def html(result: Result) -> str:
     for row in result.rows:
         title = f"{row.op}, {row.mode}, {row.dtype}, {row.label}"
         parts.append(f"<table><caption>{markup.escape(title)}</caption><thead><tr>")
-        titles = ("", "cold", "warm", "host", "graph", "times as long", "roof", "launches", "max error")
+        titles = (
+            "",
+            "cold",
+            "warm",
+            "host",
+            "graph",
+            "times as long",
+            "roof",
+            "launches",
+            "max error",
+        )
         parts.append("".join(f"<th>{t}</th>" for t in titles) + "</tr></thead><tbody>")
         for entry in row.entries:
             cells = _html_cells(row, entry)
