@@ -12,6 +12,7 @@ import torch
 import megafuse as mf
 from decode.tiny import FAMILIES, PLAIN, make, text
 from megafuse.decode import LostWait, Unsupported
+from megafuse.decode.decoder import _together
 from megafuse.decode.words import kinds, members, packed
 
 
@@ -146,3 +147,11 @@ def test_no_word_in_memory_has_a_number_of_the_next_launch() -> None:
     space.number_phases(launched)
     assert space.step["numbered"] == 1
     assert not words.any()
+
+
+def test_a_launch_is_short_enough_for_a_screen() -> None:
+    """Llama's 1B, 8B and 70B; each launch reads 1 TB at most, or 16 tokens' weights."""
+    gpu = torch.device("cuda")
+    found = [_together(gpu, step) for step in (2_475_000_000, 15_000_000_000, 140_000_000_000)]
+    assert found == [256, 66, 16]
+    assert _together(torch.device("cpu"), 10**12) == 16

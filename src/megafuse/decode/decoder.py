@@ -28,9 +28,10 @@ from megafuse.decode.schedule import Schedule, schedule
 from megafuse.decode.workspace import CHUNK, Workspace
 
 BATCH = 8  # rows at most
-# Tokens of a launch at most: so many may be made in vain where a stream is closed early, and on a
-# CPU Python sees Ctrl-C between two launches.
+# Tokens of a launch at most. On a CPU Python sees Ctrl-C between two launches. A GPU that has a
+# screen as well must be free after a few seconds: a launch may read so many bytes there.
 TOGETHER = {"cpu": 16, "cuda": 256}
+_BYTES = 1e12
 
 
 def compile(
@@ -111,7 +112,7 @@ class Decoder:
             angles,
             self.threads,
             watchdog,
-            TOGETHER[where.type],
+            _together(where, self.schedule.bytes_at(0)),
             chunk_on_gpu(max_length) if on_gpu else CHUNK,
         )
         if on_gpu:
@@ -444,6 +445,12 @@ class Decoder:
             )
             self._kernels[count] = made
         return self._kernels[count]
+
+
+def _together(where: torch.device, step: int) -> int:
+    """Tokens of a launch whose steps read so many bytes each."""
+    most = TOGETHER[where.type]
+    return most if where.type == "cpu" else min(most, max(16, int(_BYTES // step)))
 
 
 _decoders: weakref.WeakSet[Decoder] = weakref.WeakSet()
