@@ -78,6 +78,10 @@ def planted(gpu: Gpu, name: str) -> str:
         found = decoder.logits(ids).cpu()
     except mf.decode.LostWait:  # blocks wait for each other in vain
         return ""
+    except RuntimeError as error:
+        # A block's own senders have no watchdog: copies are not lost but by such a mistake.
+        within = source == "decode_stream_cuda.h" and "is stuck" in str(error)
+        return "" if within else str(error)
     return "" if _far(found, expected, torch.float32) else "the logits are right"
 
 
