@@ -283,3 +283,16 @@ def test_dropout_beside_an_empty_argument() -> None:
     ]
     outcome = trial(Program.of_source(source, arguments, seed=7049))
     assert outcome.verdict == "right", outcome
+
+
+def test_a_kernel_needs_no_library_for_exceptions() -> None:
+    """GCC wanted one for the largest of many float16, and the kernel could not be loaded."""
+    source = """
+        def program(a92):
+            v5 = a92.abs().max()
+            return v5,
+    """
+    arguments = [
+        Argument("a92", "float16", ((2, 3, 3), (3, 31, 31))),
+    ]
+    check(Program.of_source(source, arguments, seed=8584))

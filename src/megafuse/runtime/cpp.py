@@ -280,13 +280,14 @@ def _link(library: str) -> str:
 
 # ---- flags
 
-_ARITHMETIC = (
+_USUAL = (
     "-O3",
     "-std=c++17",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=off",
     "-fopenmp-simd",
+    "-fno-exceptions",  # kernels have none, and no library that would handle them
 )
 _LOOP = "void twice(float* x, int n) { for (int i = 0; i < n; ++i) x[i] *= 2.0f; }\n"
 _WITH_AVX512 = "#ifndef __AVX512F__\n#error no AVX-512\n#endif\n" + _LOOP
@@ -297,7 +298,7 @@ def _kernel_flags(compiler: Compiler, directory: str) -> tuple[str, ...]:
     def probe(out: Path) -> None:
         out.write_text(json.dumps(_accepted_flags(compiler)), encoding="utf-8")
 
-    key = cache.key("kernel_flags 2", *compiler.command, compiler.version, cpu_features())
+    key = cache.key("kernel_flags 3", *compiler.command, compiler.version, cpu_features())
     flags: list[str] = json.loads(cache.get(key, "flags.json", probe).read_text(encoding="utf-8"))
     return tuple(flags)
 
@@ -306,7 +307,7 @@ def _accepted_flags(compiler: Compiler) -> list[str]:
     plain = _compiled(compiler, [], _LOOP)
     if plain.returncode != 0:  # it refuses everything, so this says nothing about flags
         raise CompileError(plain.args, plain.stderr or f"exit status {plain.returncode}")
-    flags = list(_ARITHMETIC)
+    flags = list(_USUAL)
     if not _accepts(compiler, flags):
         flags = [flag for flag in flags if _accepts(compiler, [flag])]
     x86 = platform.machine().lower() in ("x86_64", "amd64", "i686", "x86")
