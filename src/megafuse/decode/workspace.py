@@ -13,7 +13,8 @@ from megafuse.decode.words import Struct
 
 CHUNK = 64  # positions of the cache that one piece of attention takes
 _FRESH = ("x", "attended", "inner_values")  # that a launch begins with 0, and the barrier
-_NUMBERS = 1 << 32  # of phases, as words in a GPU's memory have them
+_NUMBERED = ("qkv", "parts")  # words that stay from launch to launch
+_NUMBERS = 1 << 32  # of phases, as those words have them
 
 
 class Workspace:
@@ -110,8 +111,8 @@ class Workspace:
         """For a launch of so many: numbers that no word in memory has, whichever kernel left it."""
         if self._next_number + count >= _NUMBERS:
             self._next_number = 1
-            for floats in self._floats.values():
-                floats.zero_()
+            for name in _NUMBERED:
+                self._floats[name].zero_()
         self.step["numbered"] = self._next_number
         self._next_number += count + 1
 

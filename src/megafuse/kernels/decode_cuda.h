@@ -358,8 +358,8 @@ struct DecodeCuda {
     }
   }
   // Most inputs of a phase are there when its first ones are, so those of the next part are asked
-  // for before this one is multiplied: of a 1B model's step that saves 15 us of 715. Not of int8,
-  // where it takes 10 us more, nor of more rows than registers have room for.
+  // for before this one is multiplied: of a 1B model's step that saves 12 us of 717. Not of int8,
+  // where it takes 13 us more, nor of more rows than registers have room for.
   static constexpr bool kAhead = kPairs && kPacked && kBatch <= 4;
   __device__ __forceinline__ void have(Asked& asked, bool early, const Phase& p, int b,
                                        int column) const {
