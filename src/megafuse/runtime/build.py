@@ -158,10 +158,12 @@ def shipped_cuda(source: str, arch: str, label: str, contract: bool = False) -> 
 Get = Callable[[str, str, Callable[[Path], None]], Path]  # cache.get, or fallback.get
 
 
-def cpu_object(source: str, label: str, ships: bool = False) -> Path:
+def cpu_object(
+    source: str, label: str, ships: bool = False, more_flags: tuple[str, ...] = ()
+) -> Path:
     """The shared object of a CPU kernel. One that ships is not tried again where it was refused
     before, and compiles in less time (precompiled.py)."""
-    flags = cpp.kernel_flags()
+    flags = (*cpp.kernel_flags(), *more_flags)
     compiler = cpp.find()
     assert compiler is not None  # kernel_flags raised otherwise
     key = cache.key(

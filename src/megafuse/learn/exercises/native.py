@@ -107,7 +107,10 @@ class Native:
     def _object(self, counted: bool) -> ctypes.CDLL:
         if counted not in self._objects:
             try:
-                made = build.cpu_object(self.source(counted), self._path.name)
+                # A step outside an array is thrown, and kernels know no exceptions otherwise.
+                made = build.cpu_object(
+                    self.source(counted), self._path.name, more_flags=("-fexceptions",)
+                )
             except CompileError as error:
                 raise compile_stop(error, self._path) from None
             self._objects[counted] = ctypes.CDLL(str(made))
