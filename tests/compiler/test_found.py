@@ -296,3 +296,43 @@ def test_a_kernel_needs_no_library_for_exceptions() -> None:
         Argument("a92", "float16", ((2, 3, 3), (3, 31, 31))),
     ]
     check(Program.of_source(source, arguments, seed=8584))
+
+
+def test_elu_s_gradient_of_nan_is_nan() -> None:
+    source = """
+        def program(a0):
+            v8 = F.elu(a0)
+            return v8,
+    """
+    arguments = [
+        Argument("a0", "float32", ((3,), (65,)), requires_grad=True, values="special"),
+    ]
+    check(Program.of_source(source, arguments, seed=8591))
+
+
+def test_an_empty_slice_s_offset_is_not_looked_at() -> None:
+    """The backward was refused: an empty tensor that is kept begins elsewhere."""
+    source = """
+        def program(a92):
+            v3 = a92[1:]
+            v4 = v3 * v3
+            return v4,
+    """
+    arguments = [
+        Argument("a92", "float32", ((1, 3), (1, 3)), requires_grad=True),
+    ]
+    check(Program.of_source(source, arguments, seed=8820))
+
+
+def test_mean_beside_the_variance_of_infinities() -> None:
+    """PyTorch's is NaN, unlike that of `mean`."""
+    source = """
+        def program(a1):
+            v1 = a1.to(torch.float32)
+            v4, v5 = torch.var_mean(v1, -1, correction=0)
+            return v5,
+    """
+    arguments = [
+        Argument("a1", "float32", ((5,), (3,)), values="special"),
+    ]
+    check(Program.of_source(source, arguments, seed=9465))

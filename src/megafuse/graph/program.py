@@ -95,13 +95,13 @@ class _Description:
                 shown += [(size, self.code.load("size", at, dim)) for dim, size in sizes]
         for at, value in enumerate(self.graph.inputs[:given]):
             if isinstance(value, Input):
+                # Nobody walks in a tensor without elements, or along a dimension of size 1.
+                inside = idle if 0 in value.shape else shown
                 for dim, stride in enumerate(value.strides):
-                    # Nobody walks along a dimension of size 1, or in a tensor without elements.
-                    walked = value.shape[dim] != 1 and 0 not in value.shape
-                    to = shown if walked else idle
+                    to = idle if value.shape[dim] == 1 else inside
                     to.append((stride, self.code.load("stride", at, dim)))
                 if isinstance(value.offset, sympy.Symbol):
-                    shown.append((value.offset, self.code.load("offset", at)))
+                    inside.append((value.offset, self.code.load("offset", at)))
         for size, slot in (*shown, *idle):
             found = told(size)
             if found is not None and not self.code.knows(found[0]):

@@ -3,7 +3,8 @@
 CUDA's float64 kernels of hardsigmoid and hardswish have 1/6 in float32; so has the gradient of
 hardsigmoid on the CPU, which has a formula here. So has gelu: PyTorch's 1 + tanh(u) is 0 in float64
 from u = -19 on, where gelu is -1e-16 and less. Our kernels have that tail, and gelu(x).bool() of it
-is True.
+is True. The gradient of elu at NaN is NaN in the CPU's vectors, and the incoming one in elements
+behind the last whole vector, on CUDA and in torch.compile; the formula here has the latter.
 """
 
 from __future__ import annotations
@@ -40,9 +41,18 @@ class Exact(TorchDispatchMode):
         if func is aten.hardsigmoid_backward.default:
             gradient, x = args
             return torch.where((x > -3) & (x < 3), gradient / 6, 0.0)
+        if func is aten.elu_backward.default:
+            return _elu_backward(*args)
         if func is aten.gelu.default:
             return _gelu(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+def _elu_backward(
+    grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: Tensor
+) -> Tensor:
+    slope = x + alpha * scale if is_result else alpha * scale * (x * input_scale).exp()
+    return grad * torch.where(x <= 0, input_scale * slope, scale)
 
 
 def _gelu(x: Tensor, approximate: str = "none") -> Tensor:

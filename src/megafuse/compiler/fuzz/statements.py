@@ -5,7 +5,8 @@
     {b} {c}       bool tensors            {keep}       True or False
     {o} {p}       what it assigns         {f} {t}      a float dtype, any dtype
 
-Arguments of logarithms and the like are kept off their poles.
+Arguments of logarithms and the like are kept off their poles. No sign of a NaN is looked at: which
+one it has is chance in PyTorch too.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ UNARY = """
     {x}.frac() | {x}.sign() | {x}.clamp(-1, 1) | torch.nan_to_num({x}) | torch.erfc({x})
     torch.special.expit({x}) | torch.logit({x}.sigmoid(), 0.01) | F.tanhshrink({x})
     F.softsign({x}) | F.threshold({x}, 0.2, -1.0) | torch.isnan({x}) | torch.isfinite({x})
-    {x}.signbit() | {x}.isinf() | torch.atanh({x}.clamp(-0.9, 0.9)) | F.dropout({x}, 0.3)
+    {x}.nan_to_num().signbit() | {x}.isinf() | torch.atanh({x}.clamp(-0.9, 0.9))
+    F.dropout({x}, 0.3)
 """
 BINARY = """
     {x} + {y} | {x} - {y} | {x} * {y} | {x} / ({y}.abs() + 0.5) | torch.maximum({x}, {y})
     torch.minimum({x}, {y}) | torch.atan2({x}, {y}.abs() + 0.2)
     ({x}.abs() + 0.1) ** {y}.clamp(-2, 2) | torch.remainder({x}, {y}.abs() + 0.7)
-    torch.fmod({x}, {y}.abs() + 0.7) | torch.hypot({x}, {y}.abs() + 0.3) | torch.copysign({x}, {y})
-    torch.lerp({x}, {y}, 0.3) | torch.where({x} > {y}, {x}, {y} * 2) | torch.where({b}, {x}, {y})
+    torch.fmod({x}, {y}.abs() + 0.7) | torch.hypot({x}, {y}.abs() + 0.3)
+    torch.copysign({x}, {y}.nan_to_num()) | torch.lerp({x}, {y}, 0.3)
+    torch.where({x} > {y}, {x}, {y} * 2) | torch.where({b}, {x}, {y})
     torch.where({x} > 0, {y}, 0.0) | torch.addcmul({x}, {y}, {z}, value=0.5)
     torch.addcdiv({x}, {y}, {z}.abs() + 0.5) | {x} > {y} | {x} <= {y} | {x} == {y} | {x} != 0
     ({x} < {y}) & {b} | torch.fmax({x}, {y}) | torch.fmin({x}, {y}) | {x}.masked_fill({b}, -1.5)
