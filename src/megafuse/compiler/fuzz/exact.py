@@ -4,7 +4,8 @@ CUDA's float64 kernels of hardsigmoid and hardswish have 1/6 in float32; so has 
 hardsigmoid on the CPU, which has a formula here. So has gelu: PyTorch's 1 + tanh(u) is 0 in float64
 from u = -19 on, where gelu is -1e-16 and less. Our kernels have that tail, and gelu(x).bool() of it
 is True. The gradient of elu at NaN is NaN in the CPU's vectors, and the incoming one in elements
-behind the last whole vector, on CUDA and in torch.compile; the formula here has the latter.
+behind the last whole vector, on CUDA and in torch.compile; the formula here has the latter. The
+mean of infinities beside their variance is NaN or not as the layout has it: here it is `mean`'s.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Exact(TorchDispatchMode):
             return _elu_backward(*args)
         if func is aten.gelu.default:
             return _gelu(*args, **(kwargs or {}))
+        if func in (aten.var_mean.correction, aten.std_mean.correction):
+            return _spread_and_mean(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
@@ -53,6 +56,12 @@ def _elu_backward(
 ) -> Tensor:
     slope = x + alpha * scale if is_result else alpha * scale * (x * input_scale).exp()
     return grad * torch.where(x <= 0, input_scale * slope, scale)
+
+
+def _spread_and_mean(
+    func: Any, x: Tensor, dim: Any = None, *, keepdim: bool = False, **given: Any
+) -> tuple[Tensor, Tensor]:
+    return func(x, dim, keepdim=keepdim, **given)[0], x.mean(dim, keepdim=keepdim)
 
 
 def _gelu(x: Tensor, approximate: str = "none") -> Tensor:

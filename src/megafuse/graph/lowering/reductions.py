@@ -133,19 +133,12 @@ def count_nonzero(b: Builder, x: Value, dim: Dims = None) -> Value:
     return added(b, b.cast(b.cast(x, torch.bool), torch.int64), dim)
 
 
-def moments(
-    b: Builder, x: Value, dim: Dims, correction: Any, keep: bool, mean_too: bool = False
-) -> tuple[Value, Value]:
-    """Variance (the mean of squared deviations: two passes) and mean, in float32 at least.
-
-    With an infinity among the elements the variance is NaN. Where the mean is a result as well,
-    PyTorch's is NaN then: it updates both element by element.
-    """
+def moments(b: Builder, x: Value, dim: Dims, correction: Any, keep: bool) -> tuple[Value, Value]:
+    """Variance (the mean of squared deviations: two passes) and mean, in float32 at least."""
     if isinstance(correction, Value):
         raise NotLowered
     x = b.wide(x)
-    summed = b.apply("add", x, b.apply("sub", x, x)) if mean_too else x  # NaN where infinite
-    mean = mean_of(b, summed, dim, keep=True)
+    mean = mean_of(b, x, dim, keep=True)
     deviation = b.apply("sub", x, mean)
     squares = added(b, b.apply("mul", deviation, deviation), dim, keep)
     left = sympy.Max(count(x, dim) - (1 if correction is None else correction), 0)
@@ -173,7 +166,7 @@ def std(
 def var_mean(
     b: Builder, x: Value, dim: Dims = None, correction: Any = None, keepdim: bool = False
 ) -> tuple[Value, Value]:
-    variance, mean = moments(b, x, dim, correction, keepdim, mean_too=True)
+    variance, mean = moments(b, x, dim, correction, keepdim)
     return b.demote(variance, x.dtype), b.demote(mean, x.dtype)
 
 
@@ -181,7 +174,7 @@ def var_mean(
 def std_mean(
     b: Builder, x: Value, dim: Dims = None, correction: Any = None, keepdim: bool = False
 ) -> tuple[Value, Value]:
-    variance, mean = moments(b, x, dim, correction, keepdim, mean_too=True)
+    variance, mean = moments(b, x, dim, correction, keepdim)
     return b.demote(b.apply("sqrt", variance), x.dtype), b.demote(mean, x.dtype)
 
 
