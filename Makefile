@@ -81,7 +81,8 @@ lint: $(READY)
 	$(PY) -m ruff check $(PYTHON_SOURCES)
 	$(PY) -m ruff format --check $(PYTHON_SOURCES)
 	$(PY) -m mypy
-	$(CLANG_FORMAT) --dry-run -Werror $(CPP_SOURCES)
+	@echo '$(CLANG_FORMAT) --dry-run -Werror: $(words $(CPP_SOURCES)) files'
+	@$(CLANG_FORMAT) --dry-run -Werror $(CPP_SOURCES)
 
 format: $(READY)
 	$(PY) -m ruff check --fix $(PYTHON_SOURCES)
