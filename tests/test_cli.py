@@ -32,7 +32,7 @@ def test_no_command_prints_help(capsys):
 
 def test_help_fits_the_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    for arguments in (["--help"], *([command, "--help"] for command in cli._parser()[1])):
+    for arguments in (["--help"], *([command, "--help"] for command in cli.COMMANDS)):
         with pytest.raises(SystemExit) as stopped:
             cli.main(arguments)
         assert stopped.value.code == 0

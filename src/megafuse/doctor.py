@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import os
 import shutil
@@ -290,3 +291,16 @@ def _row(label: str, text: str, columns: int) -> list[str]:
     ]
     first, *rest = wrapped or [""]
     return [f"{label:<{indent}}{first}".rstrip(), *(" " * indent + line for line in rest)]
+
+
+# ---- the command
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--check", action="store_true", help="exit 1 if something is missing")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    report = doctor()
+    print(report)
+    return 1 if parsed.check and not report.ok else 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from megafuse.compiler.explain import Explanation, Pass, Step
+if TYPE_CHECKING:
+    from megafuse.compiler.explain import Explanation, Pass, Step
 
 WIDTH = 80
 
