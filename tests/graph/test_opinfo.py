@@ -86,8 +86,8 @@ def test_exceptions_are_operators() -> None:
     assert set(exceptions()) <= set(NAMES)
 
 
-# One in four every time: 600 operators take six minutes.
-OFTEN = [name for name in NAMES if zlib.crc32(name.encode()) % 4 == 0]
+# One in eight every time: 600 operators take six minutes.
+OFTEN = [name for name in NAMES if zlib.crc32(name.encode()) % 8 == 0]
 
 
 @pytest.mark.parametrize(
@@ -110,16 +110,15 @@ def test_operator(name: str) -> None:
 @pytest.mark.parametrize("name", VALUES.split())
 def test_refused(name: str) -> None:
     """At least one sample of each is refused, and with a CaptureError."""
-    refused = 0
     for op in (op for op in op_db if op.name == name):
         for sample in itertools.islice(op.sample_inputs("cpu", torch.float32), 20):
             try:
                 compare.captured(op.op, sample.input, *sample.args, **sample.kwargs)
             except CaptureError:
-                refused += 1
+                return
             except RuntimeError:
                 pass  # what eager says of a sample that is wrong for it too
-    assert refused
+    raise AssertionError(f"{name}: no sample was refused")
 
 
 @pytest.mark.parametrize("name", RAISES.split())

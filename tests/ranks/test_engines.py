@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,43 +14,35 @@ pytestmark = [needs_gloo, pytest.mark.slow]
 
 FOUR = ["optimized_ddp", "optimized_fsdp", "tp_optimized", "tp_sequence_parallel", "fsdp_and_tp"]
 TWO = [name for name in cases.CASES if name != "fsdp_and_tp"]
+OFTEN = [
+    *("ddp_of_optimized", "optimized_ddp", "ddp_accumulates", "optimized_fsdp"),
+    *("fsdp_mixed_precision", "tp_optimized", "shards_step_as_wholes_do"),
+]
+SELDOM = [name for name in TWO if name not in OFTEN]
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """All cases of a number of ranks in one set of processes: starting them takes longest."""
-    known: dict[int, list[dict[str, Any]]] = {}
-
-    def of(count: int, names: list[str]) -> list[dict[str, Any]]:
-        if count not in known:
-            folder = tmp_path_factory.mktemp("ranks")
-            known[count] = on_ranks(count, cases.run, folder, count, names)
-        return known[count]
-
-    return of
-
-
-@pytest.fixture(scope="module")
-def alone() -> dict[str, list[float]]:
-    return {"gpt": models.train(models.gpt()), "wide": models.train(models.wide())}
-
-
+# A set of processes runs many cases, since starting it takes longest; so these are one test, which
+# workers of pytest cannot share out and start twice.
 @pytest.mark.parametrize(
-    ("count", "name"),
+    ("count", "names"),
     [
-        *((2, name) for name in TWO),
-        *(pytest.param(4, name, marks=pytest.mark.seldom) for name in FOUR),
+        (2, OFTEN),
+        pytest.param(2, SELDOM, marks=pytest.mark.seldom),
+        pytest.param(4, FOUR, marks=pytest.mark.seldom),
     ],
+    ids=["2-often", "2-seldom", "4"],
 )
-def test_ranks_train_as_one_does(
-    count: int, name: str, found: Any, alone: dict[str, list[float]]
-) -> None:
-    ranks = found(count, TWO if count == 2 else FOUR)
-    for rank in ranks:
-        assert not isinstance(rank[name], str), rank[name]
-    if ranks[0][name] is None:  # the case has compared for itself
-        return
-    expected = alone["wide" if "ddp" in name else "gpt"]
-    for rank in ranks:
-        torch.testing.assert_close(rank[name], expected, rtol=1e-4, atol=1e-5)
-    assert expected[-1] != expected[0]
+def test_ranks_train_as_one_does(count: int, names: list[str], tmp_path: Path) -> None:
+    alone = {"gpt": models.train(models.gpt()), "wide": models.train(models.wide())}
+    assert all(losses[-1] != losses[0] for losses in alone.values())
+    wrong = []
+    for number, rank in enumerate(on_ranks(count, cases.run, tmp_path, count, names)):
+        for name in names:
+            expected = alone["wide" if "ddp" in name else "gpt"]
+            try:
+                assert not isinstance(rank[name], str), rank[name]
+                if rank[name] is not None:  # else the case has compared for itself
+                    torch.testing.assert_close(rank[name], expected, rtol=1e-4, atol=1e-5)
+            except AssertionError as error:
+                wrong.append(f"{name}, rank {number}: {error}")
+    assert not wrong, "\n\n".join(wrong)

@@ -31,7 +31,9 @@ def ran(*command: str) -> str:
 
 @needs_gloo
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["ddp", "fsdp", "tp"])
+@pytest.mark.parametrize(
+    "engine", ["tp", *(pytest.param(name, marks=pytest.mark.seldom) for name in ("ddp", "fsdp"))]
+)
 def test_two_ranks_have_the_losses_of_one(engine: str) -> None:
     said = ran(*TORCHRUN, SCRIPT, "--engine", engine, "--steps", "3")
     assert f"{engine} on 2 ranks (cpu)" in said
