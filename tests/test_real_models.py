@@ -158,6 +158,7 @@ def test_copies_and_pickles(family: Family) -> None:
         assert len(set(now.values())) == len(set(tied.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cast", ["half", "bfloat16", "double"])
 def test_cast_afterwards(family: Family, cast: str) -> None:
     plain = family.make()

@@ -54,6 +54,7 @@ print(counted == dict.fromkeys(names, 1))
     assert run(COUNTED + code, env)[0] == "interrupted True\nTrue\n"
 
 
+@pytest.mark.slow
 def test_an_op_that_fails_stops_no_other_and_is_tried_again(env: dict[str, str]) -> None:
     code = """
 failing[middle] = RuntimeError("this one")
@@ -66,6 +67,7 @@ print(activate(), counted == dict.fromkeys(names, 1))
     assert run(COUNTED + code, env)[0] == "False True\nTrue True\n"
 
 
+@pytest.mark.slow
 def test_what_the_runtime_refuses_is_said_by_that_op_alone(env: dict[str, str]) -> None:
     """A composite whose program nobody wrote is known to be wrong only there."""
     code = """

@@ -52,6 +52,7 @@ FAILED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("torchs_threads")
 @pytest.mark.parametrize("once", FAILED, ids=lambda once: f"{once.test.__name__}-{once.seed}")
 def test_once_failed(once: Once, device: str) -> None:

@@ -348,6 +348,7 @@ SMALL_SHAPES = [
 ]
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(("file", "shape"), SMALL_SHAPES)

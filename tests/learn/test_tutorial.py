@@ -61,6 +61,7 @@ def test_without_a_compiler(tmp_path):
     assert "Measured with PyTorch's own sum" in text
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("number", range(1, 10))
 def test_each_step_alone(number, capsys, monkeypatch):

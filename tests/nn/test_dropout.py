@@ -79,6 +79,7 @@ def test_mean_is_kept(make, device: str) -> None:
     assert bent < 0.25
 
 
+@pytest.mark.slow
 @each
 def test_trains(make, device: str) -> None:
     module, x = make().to(device), torch.randn(5, 7, WIDTH, device=device, requires_grad=True)

@@ -107,6 +107,7 @@ def test_who_watches_sees_the_step_of_a_shard() -> None:
         dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_diagnose_undoes_a_step() -> None:
     model = nn.Linear(40, 30)
     optimizer = mf.optim.AdamW(model.parameters(), lr=0.1)
