@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,14 @@ Texts = str | tuple[str, ...]
 Mistakes = dict[str, dict[str, tuple[Texts, Texts, str, str]]]
 
 
+def checking(name: str, path: Path, device: str = "cpu") -> Iterator[Finding]:
+    """In this process, as they are found: for code that ends and does not crash."""
+    return findings(Work(EXERCISES[name], path, device))
+
+
 def check(name: str, path: Path, device: str = "cpu") -> list[Finding]:
-    """In this process: for code that ends and does not crash."""
-    return list(findings(Work(EXERCISES[name], path, device)))
+    """All of them."""
+    return list(checking(name, path, device))
 
 
 def written(name: str, text: str, folder: Path) -> Path:
@@ -36,8 +42,11 @@ def written(name: str, text: str, folder: Path) -> Path:
     return path
 
 
-def failed(found: list[Finding]) -> Finding:
-    """The first thing that is wrong."""
-    wrong = [finding for finding in found if finding.ok is False]
-    assert wrong, found
-    return wrong[0]
+def failed(found: Iterable[Finding]) -> Finding:
+    """The first thing that is wrong; nothing behind it is looked for."""
+    right = []
+    for finding in found:
+        if finding.ok is False:
+            return finding
+        right.append(finding)
+    raise AssertionError(right)

@@ -12,7 +12,16 @@ from exercises import (
     mistakes_in_python,
     mistakes_in_sums,
 )
-from exercises.checked import EACH, EXERCISES, NEEDS_COMPILER, Texts, check, failed, written
+from exercises.checked import (
+    EACH,
+    EXERCISES,
+    NEEDS_COMPILER,
+    Texts,
+    check,
+    checking,
+    failed,
+    written,
+)
 from megafuse.learn.exercises.findings import passed
 from megafuse.runtime import nvrtc
 
@@ -53,7 +62,7 @@ def test_typical_mistakes(name, tmp_path):
         for part, other in zip(*map(_parts, (right, wrong)), strict=True):
             assert part in mistaken, f"{mistake}: the solution has changed"
             mistaken = mistaken.replace(part, other)
-        found = failed(check(name, written(name, mistaken, tmp_path)))
+        found = failed(checking(name, written(name, mistaken, tmp_path)))
         assert (found.what, says in found.says) == (what, True), (mistake, found)
         assert "Traceback" not in found.found + found.says
         told[mistake] = found.says
