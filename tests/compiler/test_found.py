@@ -346,3 +346,16 @@ def test_mean_beside_the_variance_of_infinities() -> None:
         Argument("a0", "float32", ((5, 5), (3, 3)), values="special"),
     ]
     check(Program.of_source(source, arguments, seed=10492))
+
+
+def test_a_size_is_not_taken_from_a_stride_that_nobody_walks_along() -> None:
+    """The backward of the second part of one row was refused."""
+    source = """
+        def program(a1):
+            v4, v5 = a1.chunk(2, 1)
+            return v5,
+    """
+    arguments = [
+        Argument("a1", "float32", ((1, 3), (1, 3)), requires_grad=True),
+    ]
+    check(Program.of_source(source, arguments, seed=11879))

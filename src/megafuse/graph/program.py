@@ -102,11 +102,12 @@ class _Description:
                     to.append((stride, self.code.load("stride", at, dim)))
                 if isinstance(value.offset, sympy.Symbol):
                     inside.append((value.offset, self.code.load("offset", at)))
-        for size, slot in (*shown, *idle):
-            found = told(size)
-            if found is not None and not self.code.knows(found[0]):
-                self.code.define(found[0], self.code.divided(slot, found[1]))
-        self.solve(shown)
+        for told_by in (shown, idle):  # what nobody walks along may lie anyhow: it comes last
+            for size, slot in told_by:
+                found = told(size)
+                if found is not None and not self.code.knows(found[0]):
+                    self.code.define(found[0], self.code.divided(slot, found[1]))
+            self.solve(shown)
         compared = [(self.code.slot(size), slot) for size, slot in shown]
         return [self.code.equal(a, b) for a, b in compared if a != b]
 
