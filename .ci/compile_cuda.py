@@ -15,8 +15,7 @@ missing. Those workers import no torch.
 
 A kernel's variants differ in little that an architecture cares about. So each is compiled by
 NVRTC 13 for one of its architectures in turn, and one in three by NVRTC 12 for sm_70, which has the
-fewest instructions to choose from: every architecture gets its share of every kernel, in a sixth of
-the time.
+fewest instructions to choose from: every architecture gets its share of the variants.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ PACKAGES = {
     13: ("cuda-core==1.2.2", "cuda-bindings==13.0.3", "nvidia-cuda-nvrtc==13.0.88", "numpy"),
     12: ("cuda-core==1.2.2", "cuda-bindings==12.9.10", "nvidia-cuda-nvrtc-cu12==12.9.86", "numpy"),
 }
-# NVRTC 12 compiles one kernel in so many for sm_70, and one for another of its architectures: what
-# NVRTC 13 takes there, 12 takes as well.
+# NVRTC 12 compiles one kernel in three for sm_70, and one in 16 for another of its architectures,
+# in turn: what NVRTC 13 takes there, 12 takes as well.
 SHARES = {12: (3, 16)}
 PROCESSES = 2
 LOGS_SHOWN = 10  # one mistake in a shared header fails every kernel

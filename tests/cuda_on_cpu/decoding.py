@@ -1,9 +1,9 @@
 """The decode megakernel in the emulator, held against the CPU's on the same tiny models.
 
-Whole texts are made by three blocks, which run at once and wait for each other as on a GPU; the
-first one by a block alone as well. Copies into shared memory arrive at once, or as late as they
-may, by the order of threads. What is not seen so: caches that hold what another block has written
-over, and how long things take.
+Whole texts are made by three blocks, which run at once and wait for each other as on a GPU; those
+of the first model by one block as well. Copies into shared memory arrive at once, or as late as
+they may, by the order of threads. What is not seen so: caches that hold what another block has
+written over, and how long things take.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def problems(gpu: Gpu, sm: str = "80") -> Iterator[tuple[str, str]]:
     launching: Any = kernel_cuda
     for i, (family, dtype, weights) in enumerate(CASES):
         gpu.order(ORDERS[i % len(ORDERS)])
-        launching._CONSTANT_FROM = 0 if i % 2 else 1024  # every other one: sizes as constants
+        launching._CONSTANT_FROM = 0 if i % 2 else 1024  # every other one has constant sizes
         try:
             problem = _tried(family, dtype, weights)
         except Exception as error:

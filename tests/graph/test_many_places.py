@@ -61,7 +61,7 @@ def turned_around(x: Tensor) -> Tensor:
 
 
 FUNCTIONS = (last, every, sum_of_every, total, softmax_of_total, turned_around)
-SELDOM = (total, softmax_of_total, turned_around)  # whose backwards are like others
+SELDOM = (total, softmax_of_total, turned_around)  # whose backwards are like those of the others
 
 
 def most(plan: Plan) -> int:

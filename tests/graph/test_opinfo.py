@@ -110,15 +110,16 @@ def test_operator(name: str) -> None:
 @pytest.mark.parametrize("name", VALUES.split())
 def test_refused(name: str) -> None:
     """At least one sample of each is refused, and with a CaptureError."""
+    refused = 0
     for op in (op for op in op_db if op.name == name):
         for sample in itertools.islice(op.sample_inputs("cpu", torch.float32), 20):
             try:
                 compare.captured(op.op, sample.input, *sample.args, **sample.kwargs)
             except CaptureError:
-                return
+                refused += 1
             except RuntimeError:
                 pass  # what eager says of a sample that is wrong for it too
-    raise AssertionError(f"{name}: no sample was refused")
+    assert refused
 
 
 @pytest.mark.parametrize("name", RAISES.split())

@@ -13,12 +13,11 @@ from ranks.launch import needs_gloo, on_ranks
 pytestmark = [needs_gloo, pytest.mark.slow]
 
 FOUR = ["optimized_ddp", "optimized_fsdp", "tp_optimized", "tp_sequence_parallel", "fsdp_and_tp"]
-TWO = [name for name in cases.CASES if name != "fsdp_and_tp"]
 OFTEN = [
     *("ddp_of_optimized", "optimized_ddp", "ddp_accumulates", "optimized_fsdp"),
     *("fsdp_mixed_precision", "tp_optimized", "shards_step_as_wholes_do"),
 ]
-SELDOM = [name for name in TWO if name not in OFTEN]
+SELDOM = [name for name in cases.CASES if name not in (*OFTEN, "fsdp_and_tp")]
 
 
 # A set of processes runs many cases, since starting it takes longest; so these are one test, which

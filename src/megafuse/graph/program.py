@@ -102,8 +102,8 @@ class _Description:
                     to.append((stride, self.code.load("stride", at, dim)))
                 if isinstance(value.offset, sympy.Symbol):
                     inside.append((value.offset, self.code.load("offset", at)))
-        for told_by in (shown, idle):  # what nobody walks along may lie anyhow: it comes last
-            for size, slot in told_by:
+        for some in (shown, idle):  # an idle stride may be any number: sizes come from it last
+            for size, slot in some:
                 found = told(size)
                 if found is not None and not self.code.knows(found[0]):
                     self.code.define(found[0], self.code.divided(slot, found[1]))

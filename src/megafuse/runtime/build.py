@@ -162,7 +162,7 @@ def cpu_object(
     source: str, label: str, ships: bool = False, more_flags: tuple[str, ...] = ()
 ) -> Path:
     """The shared object of a CPU kernel. One that ships is not tried again where it was refused
-    before, and compiles in less time (precompiled.py)."""
+    before, and compiles in less time (precompiled.py). `more_flags` come after those of kernels."""
     flags = (*cpp.kernel_flags(), *more_flags)
     compiler = cpp.find()
     assert compiler is not None  # kernel_flags raised otherwise

@@ -287,7 +287,7 @@ _USUAL = (
     "-fno-trapping-math",
     "-ffp-contract=off",
     "-fopenmp-simd",
-    "-fno-exceptions",  # kernels have none, and no library that would handle them
+    "-fno-exceptions",  # kernels throw nothing, and have no library that could
 )
 _LOOP = "void twice(float* x, int n) { for (int i = 0; i < n; ++i) x[i] *= 2.0f; }\n"
 _WITH_AVX512 = "#ifndef __AVX512F__\n#error no AVX-512\n#endif\n" + _LOOP

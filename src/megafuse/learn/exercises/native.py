@@ -107,7 +107,7 @@ class Native:
     def _object(self, counted: bool) -> ctypes.CDLL:
         if counted not in self._objects:
             try:
-                # A step outside an array is thrown, and kernels know no exceptions otherwise.
+                # counted.h throws at a step outside an array; kernels have no exceptions.
                 made = build.cpu_object(
                     self.source(counted), self._path.name, more_flags=("-fexceptions",)
                 )
