@@ -92,7 +92,8 @@ def normalised(
     b: Builder, x: Value, dims: Sequence[int], eps: Operand
 ) -> tuple[Value, Value, Value]:
     """(x − mean) · rstd, mean and rstd, with dims kept; x is in float32 at least."""
-    variance, mean = moments(b, x, list(dims), 0, keep=True)
+    variance, rough, off = moments(b, x, list(dims), 0)
+    mean = b.apply("add", rough, off)
     rstd = b.apply("rsqrt", b.apply("add", variance, eps))
     return b.apply("mul", b.apply("sub", x, mean), rstd), mean, rstd
 

@@ -22,11 +22,15 @@ def listed(dims: Dims) -> list[int]:
     return [] if dims is None else [dims] if isinstance(dims, int) else list(dims)
 
 
+def along(x: Value, dims: Dims) -> list[int]:
+    """The dimensions that are reduced, each once."""
+    rank = len(x.shape)
+    return sorted({dim % rank for dim in listed(dims)} if rank and listed(dims) else range(rank))
+
+
 def count(x: Value, dims: Dims) -> Size:
     """How many elements are made one."""
-    rank = len(x.shape)
-    every = {dim % rank for dim in listed(dims)} if rank and listed(dims) else range(rank)
-    return sympy.prod([x.shape[dim] for dim in every])
+    return sympy.prod([x.shape[dim] for dim in along(x, dims)])
 
 
 def added(b: Builder, x: Value, dims: Dims, keep: bool = False) -> Value:
@@ -133,49 +137,70 @@ def count_nonzero(b: Builder, x: Value, dim: Dims = None) -> Value:
     return added(b, b.cast(b.cast(x, torch.bool), torch.int64), dim)
 
 
-def moments(b: Builder, x: Value, dim: Dims, correction: Any, keep: bool) -> tuple[Value, Value]:
-    """Variance (the mean of squared deviations: two passes) and mean, in float32 at least."""
+def moments(b: Builder, x: Value, dim: Dims, correction: Any) -> tuple[Value, Value, Value]:
+    """Variance and mean, in float32 at least and with `dim` kept, and what the mean is off by.
+
+    Two passes over the data. The mean is a rounded sum, so the deviations from it have a mean of
+    their own, which the second pass finds beside their squares. Without it, LayerNorm of a row of
+    1,000 equal numbers is 7.5e-5; with it, 0 as in eager. A mean of infinities is off by NaN.
+    """
     if isinstance(correction, Value):
         raise NotLowered
     x = b.wide(x)
+    size = count(x, dim)
     mean = mean_of(b, x, dim, keep=True)
     deviation = b.apply("sub", x, mean)
-    squares = added(b, b.apply("mul", deviation, deviation), dim, keep)
-    left = sympy.Max(count(x, dim) - (1 if correction is None else correction), 0)
+    squares = added(b, b.apply("mul", deviation, deviation), dim, keep=True)
+    rest = added(b, deviation, dim, keep=True)
+    off = b.apply("div", rest, size)
+    squares = b.apply("maximum", b.apply("sub", squares, b.apply("mul", rest, off)), 0)
+    left = sympy.Max(size - (1 if correction is None else correction), 0)
+    return b.apply("div", squares, left), mean, off
+
+
+def var_and_mean(
+    b: Builder, x: Value, dim: Dims, correction: Any, keep: bool, root: bool = False
+) -> tuple[Value, Value]:
+    """Variance, or its root, and mean, as they are returned."""
+    variance, mean, _ = moments(b, x, dim, correction)
+    if root:
+        variance = b.apply("sqrt", variance)
+    every = along(x, dim)
+    shape = variance.shape
     if not keep:
-        mean = b.reshaped(mean, squares.shape)
-    return b.apply("div", squares, left), mean
+        shape = tuple(size for i, size in enumerate(x.shape) if i not in every)
+    return (
+        b.demote(b.reshaped(variance, shape), x.dtype),
+        b.demote(b.reshaped(mean, shape), x.dtype),
+    )
 
 
 @rule(aten.var.correction)
 def var(
     b: Builder, x: Value, dim: Dims = None, correction: Any = None, keepdim: bool = False
 ) -> Value:
-    return b.demote(moments(b, x, dim, correction, keepdim)[0], x.dtype)
+    return var_and_mean(b, x, dim, correction, keepdim)[0]
 
 
 @rule(aten.std.correction)
 def std(
     b: Builder, x: Value, dim: Dims = None, correction: Any = None, keepdim: bool = False
 ) -> Value:
-    variance = moments(b, x, dim, correction, keepdim)[0]
-    return b.demote(b.apply("sqrt", variance), x.dtype)
+    return var_and_mean(b, x, dim, correction, keepdim, root=True)[0]
 
 
 @rule(aten.var_mean.correction)
 def var_mean(
     b: Builder, x: Value, dim: Dims = None, correction: Any = None, keepdim: bool = False
 ) -> tuple[Value, Value]:
-    variance, mean = moments(b, x, dim, correction, keepdim)
-    return b.demote(variance, x.dtype), b.demote(mean, x.dtype)
+    return var_and_mean(b, x, dim, correction, keepdim)
 
 
 @rule(aten.std_mean.correction)
 def std_mean(
     b: Builder, x: Value, dim: Dims = None, correction: Any = None, keepdim: bool = False
 ) -> tuple[Value, Value]:
-    variance, mean = moments(b, x, dim, correction, keepdim)
-    return b.demote(b.apply("sqrt", variance), x.dtype), b.demote(mean, x.dtype)
+    return var_and_mean(b, x, dim, correction, keepdim, root=True)
 
 
 @rule(aten.linalg_vector_norm.default)
