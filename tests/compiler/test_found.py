@@ -360,3 +360,38 @@ def test_a_size_is_not_taken_from_a_stride_that_nobody_walks_along() -> None:
         Argument("a1", "float32", ((1, 3), (1, 3)), requires_grad=True),
     ]
     check(Program.of_source(source, arguments, seed=11879))
+
+
+def test_layer_norm_of_equal_numbers() -> None:
+    """Is 0, as in eager (program 10082); it was 7.5e-5, because the mean is a rounded sum."""
+
+    @fuse
+    def norm(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return F.layer_norm(x, (x.shape[-1],)), x.var(-1), x.std(-1)
+
+    generator = torch.Generator().manual_seed(10082)
+    for width in (1000, 1001, 3000):
+        x = torch.randn(50, 1, generator=generator).expand(50, width).contiguous()
+        for result in norm(x):
+            assert result.abs().max() <= 1e-12, width
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_size_that_is_equal_to_a_number(
+    requires_grad: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By way of another one: it was left unknown, and the function ran unfused."""
+
+    @fuse
+    def multiplied(x: Tensor, y: Tensor) -> Tensor:
+        return x.view(7, 16, 3) * y
+
+    x = torch.randn(112, 3, requires_grad=requires_grad)
+    y = torch.randn(7, 16, 3, requires_grad=requires_grad)
+    with caplog.at_level("WARNING"):
+        assert torch.equal(multiplied(x, y), x.view(7, 16, 3) * y)
+        one = torch.randn(7, 1, 3)
+        assert torch.equal(multiplied(x, one), x.view(7, 16, 3) * one)
+    assert "unfused" not in caplog.text
+    with pytest.raises(RuntimeError, match="invalid for input"):
+        multiplied(torch.randn(119, 3), y)

@@ -109,10 +109,13 @@ def equalities(guards: Sequence[sympy.Basic], keep: Collection[sympy.Basic] = ()
         one, other = (simpler(side, equal) for side in guard.args)
         if one == other:
             continue
-        if one.is_Symbol or one.is_Integer:
-            one, other = other, one  # the simple side replaces the other
-        if one.is_Symbol or (other.is_Symbol and not one.has(FloorDiv)):
-            one, other = other, one  # but a symbol is replaced with what it is made of
+        if one.is_Integer:
+            one, other = other, one  # a number replaces whatever is equal to it
+        elif not other.is_Integer:
+            if one.is_Symbol:
+                one, other = other, one  # the simple side replaces the other
+            if one.is_Symbol or (other.is_Symbol and not one.has(FloorDiv)):
+                one, other = other, one  # but a symbol is replaced with what it is made of
         if other.has(one):
             one, other = other, one  # s1 − s1//2 with s1//2, Min(s0, s1) with s0
         if one.is_Mul and other.is_Mul and one.free_symbols <= {*keep}:
