@@ -336,6 +336,16 @@ def test_float64_is_of_the_same_values():
     assert x.dtype == torch.float32
 
 
+def test_casts_do_not_round_in_float64() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.exp(x.bfloat16().float() / 3).to(torch.float16)
+
+    x = torch.randn(1000)
+    (exact,) = in_float64(function, [x])
+    assert exact.dtype == torch.float64
+    assert torch.equal(exact, torch.exp(x.double() / 3))
+
+
 def test_a_module_is_widened_and_left_alone():
     module = nn.Linear(4, 4)
     wide = accuracy.widened(module)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from megafuse.bench.result import Accuracy
 
@@ -39,8 +40,21 @@ def leaves(result: Any) -> list[Tensor]:
 
 
 def in_float64(function: Callable[..., Any], args: Sequence[Any]) -> list[Tensor]:
-    """The results of `function` on the same values in float64."""
-    return leaves(function(*pytree.tree_map(_widened, list(args))))
+    """The results of `function` on the same values in float64, also where it casts."""
+    with _Wide():  # type: ignore[no-untyped-call]
+        return leaves(function(*pytree.tree_map(_widened, list(args))))
+
+
+class _Wide(TorchDispatchMode):
+    """Where an operation is told a dtype of floats, it is float64."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = pytree.tree_map_only(
+            torch.dtype,
+            lambda dtype: torch.float64 if dtype.is_floating_point else dtype,
+            (args, kwargs or {}),
+        )
+        return func(*args, **kwargs)
 
 
 def widened(function: Callable[..., Any]) -> Callable[..., Any]:
