@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import sys
 import time
 from typing import Any
 
@@ -70,11 +72,18 @@ def test_what_would_have_to_be_run_is_not() -> None:
 
 
 def test_the_hook_is_given_back() -> None:
-    import sys
-
     before = sys.getprofile()
     watched(lambda: 1)
     assert sys.getprofile() is before
+
+
+def test_python_s_profiler_goes_on() -> None:
+    profile = cProfile.Profile()
+    profile.enable()
+    watched(lambda: 1)
+    abs(-1)
+    profile.disable()
+    assert any("abs" in str(entry.code) for entry in profile.getstats())
 
 
 class Files(Dataset[Tensor]):

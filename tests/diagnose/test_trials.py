@@ -10,9 +10,14 @@ import torch
 from torch import Tensor
 
 import megafuse as mf
-from megafuse.diagnose import trials
+from megafuse.diagnose import roofs, trials
 from megafuse.diagnose.diagnosis import Diagnosis
+from megafuse.diagnose.findings import Case, round_trip
+from megafuse.diagnose.keep import Keep
+from megafuse.diagnose.live import Products
+from megafuse.diagnose.observe import observed
 from megafuse.diagnose.replay import Part
+from megafuse.diagnose.subject import subject
 from megafuse.runtime import build, cpp, loader
 
 NAIVE = """
@@ -69,6 +74,26 @@ def test_a_chain_is_tried_fused() -> None:
         assert trial is not None
         assert not trial.error, trial.error
         assert "float64" in trial.accuracy
+
+
+def round_trips(x: Tensor, y: Tensor) -> list[Tensor]:
+    """Three alike and one of another shape, apart from each other."""
+    given = (*x.chunk(3), y)
+    return [torch.exp(-t.float().square()).bfloat16() for t in given]
+
+
+@pytest.mark.skipif(cpp.find() is None or loader.built() is None, reason="needs the host runtime")
+def test_round_trips_that_are_alike_are_tried_once() -> None:
+    x, y = torch.randn(768, 512).bfloat16(), torch.randn(100, 512).bfloat16()
+    what = subject(round_trips, (x, y), {}, "forward", None)
+    record, tape = observed(what, Keep(round_trips, ((x, y), {})), 20.0)
+    assert tape is not None
+    case = Case(record, roofs.machine("cpu"), Products("cpu"))
+    (finding,) = round_trip.find(case)
+    attempts = list(trials._round_trip(case, finding, tape))
+    assert [attempt.times for attempt in attempts] == [3, 1]
+    for attempt in attempts:
+        assert trials._checked(attempt)[0] is None
 
 
 def test_a_change_with_another_result_gets_no_time() -> None:

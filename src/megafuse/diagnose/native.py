@@ -58,7 +58,7 @@ class Natives:
         return self
 
     def __exit__(self, *error: object) -> None:
-        sys.setprofile(self._was)
+        _profile_again(self._was)
 
     def _event(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
@@ -94,6 +94,14 @@ class Natives:
         call.inside = sum(op.host_seconds for op in self._watch.operations[first:last])
         if call.own >= _SHORTEST:
             self.calls.append(call)
+
+
+def _profile_again(was: Any) -> None:
+    """What looked on before; cProfile is no function, but can be told to go on."""
+    goes_on = getattr(was, "enable", None)
+    sys.setprofile(None if goes_on else was)
+    if goes_on:
+        goes_on()
 
 
 _LOADERS = {"__next__": "data loader"}

@@ -106,20 +106,41 @@ def _worst(found: list[Tensor], exact: list[Tensor]) -> float:
 
 
 def _fused(case: Case, finding: Finding, tape: Tape) -> Iterator[Attempt]:
+    mine = set(finding.operations)
+    chains = [c for c in fusable.chains(case) if mine >= {op.index for op in c}]
+    return _kinds(case, tape, chains)
+
+
+def _round_trip(case: Case, finding: Finding, tape: Tape) -> Iterator[Attempt]:
+    return _kinds(case, tape, _connected([case.record.operations[i] for i in finding.operations]))
+
+
+def _kinds(case: Case, tape: Tape, chains: list[list[Operation]]) -> Iterator[Attempt]:
     """Chains of the same operations on the same shapes are tried once."""
     if loader.built() is None:
         return
-    mine = set(finding.operations)
     alike: dict[tuple[Any, ...], list[list[Operation]]] = {}
-    for chain in fusable.chains(case):
-        if mine >= {op.index for op in chain}:
-            key = tuple((op.name, op.numbers, tuple(t.shape for t in op.reads)) for op in chain)
-            alike.setdefault(key, []).append(chain)
+    for chain in chains:
+        key = tuple((op.name, op.numbers, tuple(t.shape for t in op.reads)) for op in chain)
+        alike.setdefault(key, []).append(chain)
     groups = sorted(alike.values(), key=lambda g: -sum(op.seconds for c in g for op in c))
     for group in groups[:_KINDS]:
-        found = _replayed(case, tape, group[0])
-        if found is not None and len(group[0]) <= _MOST:
+        found = _replayed(case, tape, group[0]) if len(group[0]) <= _MOST else None
+        if found is not None:
             yield Attempt("megafuse.fuse", found, fuse(found.function), len(group))
+
+
+def _connected(operations: list[Operation]) -> list[list[Operation]]:
+    """In parts of which none reads what another writes."""
+    found: list[tuple[set[int], list[Operation]]] = []
+    for op in operations:
+        written, members = {t.value for t in op.writes}, [op]
+        reads = {t.value for t in op.reads}
+        for one in [one for one in found if one[0] & reads]:
+            found.remove(one)
+            written, members = written | one[0], one[1] + members
+        found.append((written, members))
+    return [sorted(members, key=lambda op: op.index) for _, members in found]
 
 
 def _replayed(case: Case, tape: Tape, operations: list[Operation]) -> Part | None:
@@ -131,15 +152,6 @@ def _replayed(case: Case, tape: Tape, operations: list[Operation]) -> Part | Non
             if not readers or any(r.index not in inside for r in readers):
                 results.add(t.value)
     return part(tape, sorted(inside), results)
-
-
-def _round_trip(case: Case, finding: Finding, tape: Tape) -> Iterator[Attempt]:
-    if loader.built() is None:
-        return
-    operations = [case.record.operations[i] for i in finding.operations]
-    found = _replayed(case, tape, operations)
-    if found is not None:
-        yield Attempt("megafuse.fuse", found, fuse(found.function))
 
 
 # ---- the library's product in place of one's own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from megafuse.compiler.explained import size
 from megafuse.diagnose.finding import Evidence, Finding
 from megafuse.diagnose.findings.case import Case, indices, main_line, total
 from megafuse.diagnose.findings.repeated import is_cast
@@ -29,9 +30,9 @@ def find(case: Case) -> Iterator[Finding]:
         advice = "Ask for the layout where the tensor is made, or use .view instead of .reshape."
     yield Finding(
         NAME,
-        f"{moved / 1e6:.3g} MB are copied, only to be laid out in another way"
+        f"{size(moved)} are copied, only to be laid out in another way"
         if not across
-        else f"{moved / 1e6:.3g} MB go from one device to another in every call",
+        else f"{size(moved)} go from one device to another in every call",
         advice,
         where,
         total(operations),

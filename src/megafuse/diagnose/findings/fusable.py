@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from megafuse.compiler.explained import size
 from megafuse.diagnose.finding import Evidence, Finding
 from megafuse.diagnose.findings.case import Case, apart, indices, main_line, total
 from megafuse.diagnose.record import Operation
@@ -32,8 +33,8 @@ def find(case: Case) -> Iterator[Finding]:
     many = f" in {len(found)} chains" if len(found) > 1 else ""
     yield Finding(
         NAME,
-        f"{len(operations)} operations{many} move {moved / 1e6:.3g} MB, where one pass "
-        f"moves {least / 1e6:.3g} MB",
+        f"{len(operations)} operations{many} move {size(moved)}, where one pass "
+        f"moves {size(least)}",
         "Put them into one function under @megafuse.fuse, or megafuse.optimize(model).",
         where,
         total(operations),
@@ -89,10 +90,10 @@ def _ends(case: Case, chain: Sequence[Operation]) -> tuple[int, int]:
     made = {t.value: t.bytes for op in chain for t in op.writes}
     comes = apart(t for op in chain for t in op.reads if t.value not in made)
     goes = 0
-    for value, size in made.items():
+    for value, held in made.items():
         readers = case.readers.get(value, [])
         if not readers or any(r.index not in inside for r in readers):
-            goes += size
+            goes += held
     return comes, goes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from megafuse.compiler.explained import size
 from megafuse.diagnose.finding import Evidence, Finding
 from megafuse.diagnose.findings.case import Case, indices, main_line, total
 from megafuse.diagnose.record import Operation
@@ -25,8 +26,8 @@ def find(case: Case) -> Iterator[Finding]:
         where, lines = main_line(chain)
         yield Finding(
             NAME,
-            f"{len(chain)} operations in turn stream {moved / 1e6:.3g} MB through a cache of "
-            f"{machine.cache_bytes / 1e6:.3g} MB",
+            f"{len(chain)} operations in turn stream {size(moved)} through a cache of "
+            f"{size(machine.cache_bytes)}",
             "Go through the batch in pieces that fit the cache, all operations on one piece before "
             "the next.",
             where,

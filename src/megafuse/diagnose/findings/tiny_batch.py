@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from megafuse.compiler.explained import size
 from megafuse.diagnose.finding import Evidence, Finding
 from megafuse.diagnose.findings.case import Case, indices, is_float, main_line, total
 from megafuse.diagnose.record import Operation
@@ -23,7 +24,7 @@ def find(case: Case) -> Iterator[Finding]:
     each = case.gain(total(operations) * (1 - rows / (rows * _ROWS)))
     yield Finding(
         NAME,
-        f"{weights / 1e6:.3g} MB of weights are read for {_count(rows)}",
+        f"{size(weights)} of weights are read for {_count(rows)}",
         f"Gather requests and run {rows * _ROWS} rows at a time: the weights are read once for all "
         "of them. Or make them smaller: bfloat16, int8.",
         where,

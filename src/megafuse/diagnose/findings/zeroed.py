@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from megafuse.compiler.explained import size
 from megafuse.diagnose.finding import Evidence, Finding
 from megafuse.diagnose.findings.case import Case, indices, main_line, total
 
@@ -31,7 +32,7 @@ def find(case: Case) -> Iterator[Finding]:
     where, _ = main_line(zeroing)
     yield Finding(
         NAME,
-        f"gradients are set to zero and then added to: {moved / 1e6:.3g} MB for nothing",
+        f"gradients are set to zero and then added to: {size(moved)} for nothing",
         "zero_grad(set_to_none=True), which is the default: the first gradient is then kept as it "
         "is computed.",
         where,
