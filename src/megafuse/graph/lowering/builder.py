@@ -90,6 +90,8 @@ class Builder:
     def to(self, operand: Operand, dtype: torch.dtype) -> Value:
         """The operand in a dtype, as promotion has it; a number is not rounded to 16 bits."""
         if not isinstance(operand, Value):
+            if isinstance(operand, sympy.Expr) and dtype in HALVES:  # 65,536 is none of float16
+                return self.demote(self.constant(operand, torch.float32), dtype)
             return self.constant(operand, dtype)
         if operand.dtype == dtype:
             return operand
