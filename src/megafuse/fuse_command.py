@@ -60,8 +60,8 @@ def run(parsed: argparse.Namespace) -> int:
     try:
         arch = _architecture(parsed)
         function = _function(parsed.function)
-        rounding = function.rounding if isinstance(function, Fused) else "fused"
-        plain = function.function if isinstance(function, Fused) else function
+        fused = function if isinstance(function, Fused) else Fused(function)
+        plain, rounding, dynamic = fused.function, fused.rounding, fused.dynamic
         kwargs = arguments(plain, parsed.shape, parsed.dtype, parsed.arg)
         if parsed.backward:
             kwargs = {name: _with_gradient(value) for name, value in kwargs.items()}
@@ -70,14 +70,14 @@ def run(parsed: argparse.Namespace) -> int:
         return 2
     device = torch.device("cuda" if arch else "cpu")
     try:
-        made = compiled(plain, (), kwargs, rounding, device)
+        made = compiled(plain, (), kwargs, rounding, device, dynamic)
     except (NotFused, CaptureError) as error:
         print(f"megafuse: {parsed.function} is not fused: {error}", file=sys.stderr)
         return 1
     name = str(getattr(plain, "__name__", "function"))
     print("\n".join(variant_source(name, made)))
     if parsed.explain:
-        print(explain(plain, (), kwargs, rounding, device), end="\n\n")
+        print(explain(plain, (), kwargs, rounding, device, dynamic), end="\n\n")
     return _counts(made, kwargs, arch) if arch else 0
 
 

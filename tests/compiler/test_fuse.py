@@ -333,6 +333,27 @@ def test_lambdas_and_partials() -> None:
     assert fuse(rounding="eager")(scaled).rounding == "eager"
 
 
+def test_sizes_that_are_fixed() -> None:
+    """dynamic=False: each size is a variant of its own, with gradients; a number still is not."""
+
+    @fuse(dynamic=False)
+    def centred(x: Tensor, by: float) -> Tensor:
+        return (x - x.mean(-1, keepdim=True)) * by
+
+    for rows, variants in ((3, 1), (5, 2), (3, 2)):
+        for by in (1.5, 2.5):
+            x = torch.randn(rows, 7, requires_grad=True)
+            y = centred(x, by)
+            torch.testing.assert_close(y, (x - x.mean(-1, keepdim=True)) * by)
+            (grad,) = torch.autograd.grad(y.square().sum(), x)
+            (expected,) = torch.autograd.grad(centred.function(x, by).square().sum(), x)
+            torch.testing.assert_close(grad, expected)
+        assert len(centred.variants) == variants
+    assert "f32[3, 7]" in centred.source
+    assert "f32[5, 7]" in centred.source_for(torch.randn(5, 7), 1.0)
+    assert not copy.copy(centred).dynamic
+
+
 fused_scaled = fuse(scaled)
 
 

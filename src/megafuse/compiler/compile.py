@@ -62,6 +62,7 @@ def compiled(
     kwargs: Mapping[str, Any],
     rounding: Rounding,
     device: torch.device | None = None,
+    dynamic: bool = True,
 ) -> Compiled:
     """Raises CaptureError where the function cannot be traced, NotFused where it should not be.
 
@@ -71,7 +72,7 @@ def compiled(
     device = device or only_device(pytree.tree_leaves((tuple(args), dict(kwargs))))
     try:
         with cut_for(device), uncollected():
-            captured = capture(function, args, kwargs, decompositions())
+            captured = capture(function, args, kwargs, decompositions(), dynamic)
     except (Untraceable, NotImplementedError) as error:  # the latter is torch's tracer's own
         raise NotFused(str(error)) from error
     made = planned(captured, name, device, rounding)

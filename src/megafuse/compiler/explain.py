@@ -121,13 +121,14 @@ def explain(
     kwargs: Mapping[str, Any],
     rounding: Rounding = "fused",
     device: torch.device | None = None,
+    dynamic: bool = True,
 ) -> Explanation:
     """Captures and cuts anew for these arguments; compiles and computes nothing."""
     name = str(getattr(function, "__name__", "function"))
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
     where = device or next((t.device for t in leaves if isinstance(t, torch.Tensor)), "no device")
     try:
-        made = compiled(function, args, kwargs, rounding, device)
+        made = compiled(function, args, kwargs, rounding, device, dynamic)
     except (NotFused, CaptureError) as why:
         raises = isinstance(why, CaptureError)
         return Explanation(name, (), str(where), not_fused=str(why), raises=raises)

@@ -33,12 +33,21 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork either
 
 
 @overload
-def fuse(function: Callable[..., Any], *, rounding: Rounding = ...) -> Fused: ...
+def fuse(
+    function: Callable[..., Any], *, rounding: Rounding = ..., dynamic: bool = ...
+) -> Fused: ...
 @overload
-def fuse(*, rounding: Rounding = ...) -> Callable[[Callable[..., Any]], Fused]: ...
+def fuse(
+    *, rounding: Rounding = ..., dynamic: bool = ...
+) -> Callable[[Callable[..., Any]], Fused]: ...
 
 
-def fuse(function: Callable[..., Any] | None = None, *, rounding: Rounding = "fused") -> Any:
+def fuse(
+    function: Callable[..., Any] | None = None,
+    *,
+    rounding: Rounding = "fused",
+    dynamic: bool = True,
+) -> Any:
     """Makes `function` run as fused kernels: same arguments, same results, same gradients.
 
         @mf.fuse
@@ -48,24 +57,28 @@ def fuse(function: Callable[..., Any] | None = None, *, rounding: Rounding = "fu
 
     It is traced when it is first called, and again for other dtypes, numbers of dimensions, flags
     or layouts; other sizes and numbers run what is there. Between fused operations values stay in
-    float32; rounding="eager" rounds them as PyTorch does, operation by operation.
+    float32; rounding="eager" rounds them as PyTorch does, operation by operation. dynamic=False
+    traces for the sizes of the call alone, which is quicker, and again for others.
     """
     if rounding not in ("fused", "eager"):
         raise ValueError(f'rounding is "fused" or "eager", not {rounding!r}')
     if function is None:
-        return functools.partial(fuse, rounding=rounding)
+        return functools.partial(fuse, rounding=rounding, dynamic=dynamic)
     if not callable(function):
         raise TypeError(f"fuse takes a function, not a {type(function).__name__}")
-    return Fused(function, rounding)
+    return Fused(function, rounding, dynamic)
 
 
 class Fused:
     """A fused function. `function` is what it was made from, unfused."""
 
-    def __init__(self, function: Callable[..., Any], rounding: Rounding = "fused") -> None:
+    def __init__(
+        self, function: Callable[..., Any], rounding: Rounding = "fused", dynamic: bool = True
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.rounding = rounding
+        self.dynamic = dynamic
         self.variants: list[Compiled] = []
         self._shapes: dict[pytree.TreeSpec, _Shape] = {}
         self._direct: Callable[..., Any] = self._first_call
@@ -86,7 +99,8 @@ class Fused:
         found: Any = sys.modules.get(getattr(self, "__module__", ""))
         for part in name.split("."):
             found = getattr(found, part, None)
-        return name if found is self else (Fused, (self.function, self.rounding))
+        made_of = (self.function, self.rounding, self.dynamic)
+        return name if found is self else (Fused, made_of)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -103,13 +117,14 @@ class Fused:
         from megafuse.compiler.compile import compiled
         from megafuse.compiler.source import source
 
-        return source(self, [compiled(self.function, args, kwargs, self.rounding)])
+        made = compiled(self.function, args, kwargs, self.rounding, dynamic=self.dynamic)
+        return source(self, [made])
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """What runs for these arguments: steps, bytes, why it is cut so; `print` shows it."""
         from megafuse.compiler.explain import explain
 
-        return explain(self.function, args, kwargs, self.rounding)
+        return explain(self.function, args, kwargs, self.rounding, dynamic=self.dynamic)
 
     def _first_call(self, *args: Any) -> Any:
         if loader.load() is None:  # it has said why
@@ -187,7 +202,8 @@ class _Shape:
                 return self.call(*leaves)
             args, kwargs = self._arguments(leaves)
             try:
-                made = compiled(self.fused.function, args, kwargs, self.fused.rounding)
+                fused = self.fused
+                made = compiled(fused.function, args, kwargs, fused.rounding, dynamic=fused.dynamic)
                 self._add(made)
             except NotFused as why:
                 return self._runs_unfused(kind, why, leaves)

@@ -127,7 +127,7 @@ def _kinds(case: Case, tape: Tape, chains: list[list[Operation]]) -> Iterator[At
     for group in groups[:_KINDS]:
         found = _replayed(case, tape, group[0]) if len(group[0]) <= _MOST else None
         if found is not None:
-            yield Attempt("megafuse.fuse", found, fuse(found.function), len(group))
+            yield Attempt("megafuse.fuse", found, fuse(found.function, dynamic=False), len(group))
 
 
 def _connected(operations: list[Operation]) -> list[list[Operation]]:
@@ -287,7 +287,9 @@ def _split(case: Case, finding: Finding, tape: Tape) -> Iterator[Attempt]:
     for index in finding.operations[:1]:
         found = _replayed(case, tape, [case.record.operations[index]])
         if found is not None:
-            yield Attempt("megafuse.fuse", found, fuse(found.function), len(finding.operations))
+            yield Attempt(
+                "megafuse.fuse", found, fuse(found.function, dynamic=False), len(finding.operations)
+            )
 
 
 _ATTEMPTS: dict[str, Callable[[Case, Finding, Tape], Iterator[Attempt]]] = {
