@@ -484,6 +484,18 @@ def test_waiting_for_data(machine: Machine) -> None:
 
 
 @every_machine
+def test_operations_of_a_loader_are_not_what_is_left(machine: Machine) -> None:
+    """As they were watched they take longer than the loader, whose time is of another call."""
+    calls = chain(machine, 5)
+    inside = [op.index for op in calls.operations]
+    waits = HostCall("DataLoader", "data loader", Where("a.py", 7), 0.0, 0.4 * calls.now, inside)
+    record = calls.record(seconds=0.5 * calls.now, host_calls=[waits])
+    finding = found(record, machine)[0]
+    assert finding.name == "waits for data"
+    assert finding.gain == pytest.approx(waits.seconds)
+
+
+@every_machine
 def test_work_outside_pytorch(machine: Machine) -> None:
     calls = chain(machine, 1)
     beside = HostCall("numpy.dot", "python", Where("train.py", 7), 0.0, 2 * calls.now)

@@ -105,6 +105,28 @@ def test_a_slow_loader_is_waited_for(workers: int) -> None:
     assert found.record.seconds > 4e-3
 
 
+class Drawn(Dataset[Tensor]):
+    """Each sample takes its own number of operations, which is another one every time."""
+
+    def __len__(self) -> int:
+        return 1 << 16
+
+    def __getitem__(self, index: int) -> Tensor:
+        x = torch.ones(64)
+        for _ in range(20 + index * 7 % 13):
+            x = x * 1.5
+        return x
+
+
+def test_operations_of_a_loader_are_its_own() -> None:
+    loader = iter(DataLoader(Drawn(), batch_size=32))
+    found = mf.diagnose(lambda: next(loader).sum(), attempt=False)
+    finding = found.findings[0]
+    assert finding.name == "waits for data"
+    assert len(finding.operations) >= 32 * 20
+    assert finding.gain > 0.5 * found.record.seconds
+
+
 def test_printing_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
     x = torch.ones(64, 64)
     found = mf.diagnose(lambda: print(x.sum().item()), attempt=False)

@@ -51,6 +51,9 @@ def joined(
     _loading(calls, runs)
     if good:
         operations = _with_unseen(operations, *good[len(good) // 2])
+    others = (native for native in natives.calls if native.kind != "extension")
+    for call, native in zip(calls, others, strict=True):
+        call.inside = [op.index for op in watch.operations[slice(*native.operations)]]
     return operations, calls
 
 

@@ -124,6 +124,7 @@ class HostCall:
     where: Where
     start: float
     seconds: float
+    inside: list[int] = field(default_factory=list)  # operations that ran meanwhile
 
 
 @dataclass

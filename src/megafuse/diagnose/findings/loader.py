@@ -17,12 +17,7 @@ def find(case: Case) -> Iterator[Finding]:
     waited = sum(call.seconds for call in calls)
     if not calls:
         return
-    inside = [
-        op.index
-        for op in case.record.operations
-        if any(c.start <= op.host_start < c.start + c.seconds for c in calls)
-        or any(op.where.file.endswith("torch/utils/data/_utils/collate.py") for _ in calls)
-    ]
+    inside = sorted({index for call in calls for index in call.inside})
     rest = max(case.record.seconds - waited, 1e-9)
     workers = max(2, min(_MOST, math.ceil(waited / rest)))
     left = max(0.0, waited / workers - rest)
