@@ -395,3 +395,45 @@ def test_a_size_that_is_equal_to_a_number(
     assert "unfused" not in caplog.text
     with pytest.raises(RuntimeError, match="invalid for input"):
         multiplied(torch.randn(119, 3), y)
+
+
+def test_a_mean_over_more_elements_than_float16_counts() -> None:
+    """Its gradient was 0: the divisor, 65,536, was rounded to infinity."""
+    source = """
+        def program(a1, a2):
+            v1 = F.l1_loss(a1, a2)
+            return v1,
+    """
+    arguments = [
+        Argument("a1", "float16", ((256,), (256,)), requires_grad=True),
+        Argument("a2", "float16", ((256, 1), (256, 1)), requires_grad=True),
+    ]
+    check(Program.of_source(source, arguments, seed=11442))
+
+
+def test_gelu_s_slope_near_its_zero_in_float64() -> None:
+    """An ulp of its terms is many of theirs together: PyTorch's is 1.2e-16 off, ours 1.1e-16."""
+    source = """
+        def program(a0):
+            v1, v2 = a0.chunk(2, 3)
+            v3 = F.gelu(v1, approximate="tanh")
+            return v3,
+    """
+    arguments = [Argument("a0", "float64", ((2, 3, 4, 34), (2, 3, 4, 34)), requires_grad=True)]
+    for seed in (4, 7):
+        check(Program.of_source(source, arguments, seed=seed))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_strides_of_an_expanded_less_a_transposed_tensor(dtype: str) -> None:
+    """torch's fake tensors have others than eager in 16 bits."""
+    source = """
+        def program(a1, a2):
+            v1 = a1 - a2
+            return v1,
+    """
+    arguments = [
+        Argument("a1", dtype, ((3, 3), (5, 5)), layout="expanded"),
+        Argument("a2", dtype, ((3, 3), (5, 5)), layout="transposed"),
+    ]
+    check(Program.of_source(source, arguments, seed=11946))

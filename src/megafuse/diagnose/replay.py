@@ -18,7 +18,6 @@ from torch.utils import _pytree as pytree
 from megafuse.bench.arguments import copied
 from megafuse.diagnose.record import Touched
 
-
 # What saved means and deviations are drawn from, too: with larger ones the gradients of 24
 # LayerNorms in a row overflow, and whether that is infinity or NaN is chance.
 _SMALL = 0.25

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._prims_common import compute_elementwise_output_strides
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import traceback
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.overrides import TorchFunctionMode
@@ -34,6 +35,39 @@ class _Shapes(ShapeEnv):
         return None
 
 
+class _Fakes(FakeTensorMode):
+    """Fake tensors with the strides that eager's have.
+
+    For pointwise operations in 16 bits torch's take those of float32 copies of the operands: where
+    one is expanded and another transposed, the copy's strides decide, and in eager the other's."""
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = super().dispatch(func, types, args, kwargs)
+        if (
+            isinstance(made, torch.Tensor)
+            and made.dtype in (torch.float16, torch.bfloat16)
+            and torch.Tag.pointwise in func.tags
+        ):
+            return self._laid_out(made, func, args)
+        return made
+
+    def _laid_out(self, made: torch.Tensor, func: Any, args: Any) -> torch.Tensor:
+        given = [a for a in args if isinstance(a, torch.Tensor)]
+        if len(given) < 2 or func._schema.is_mutable or not any(map(_is_expanded, given)):
+            return made
+        if not all(a.shape == made.shape for a in given):
+            return made
+        strides = compute_elementwise_output_strides(*given)
+        if tuple(strides) == made.stride():
+            return made
+        plain = torch.empty_strided(made.shape, strides, dtype=made.dtype, device="meta")
+        return FakeTensor(self, plain, made.device)
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    return any(type(stride) is int and stride == 0 for stride in tensor.stride())
+
+
 class StandIns:
     """Fake tensors and symbolic numbers of one capture."""
 
@@ -41,7 +75,7 @@ class StandIns:
         self.shapes = _Shapes(
             duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False
         )
-        self.mode = FakeTensorMode(shape_env=self.shapes, static_shapes=False)
+        self.mode = _Fakes(shape_env=self.shapes, static_shapes=False)
         # Its cache is for those who run the same operation twice: it took a third of the trace.
         self.mode.cache_enabled = False
         self._size = DimDynamic.DYNAMIC if symbolic_sizes else DimDynamic.STATIC
