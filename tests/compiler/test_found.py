@@ -360,6 +360,10 @@ def test_a_size_is_not_taken_from_a_stride_that_nobody_walks_along() -> None:
         Argument("a1", "float32", ((1, 3), (1, 3)), requires_grad=True),
     ]
     check(Program.of_source(source, arguments, seed=11879))
+    arguments = [
+        Argument("a1", "float32", ((1, 5), (1, 8)), requires_grad=True),
+    ]
+    check(Program.of_source(source, arguments, seed=11879))
 
 
 def test_layer_norm_of_equal_numbers() -> None:

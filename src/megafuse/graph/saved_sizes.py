@@ -20,7 +20,7 @@ def save_sizes(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule) ->
         for size in _sizes(node):
             needed |= size.node.expr.free_symbols
     taken = backward.graph.find_nodes(op="placeholder")
-    shown = {size.node.expr for node in taken for size in _sizes(node)}
+    shown = {size.node.expr for node in taken for size in _sizes(node, walked=True)}
     for symbol in sorted(needed - shown, key=str):
         _save(symbol, forward, backward)
     forward.recompile()
@@ -53,8 +53,18 @@ def _take(name: str, size: torch.SymInt, backward: torch.fx.GraphModule) -> None
     made.meta["val"] = size
 
 
-def _sizes(node: torch.fx.Node) -> list[torch.SymInt]:
+def _sizes(node: torch.fx.Node, walked: bool = False) -> list[torch.SymInt]:
+    """Where `walked`, without strides of dimensions of size 1: a gradient may come with any."""
     found: list[Any] = []
     for leaf in pytree.tree_leaves(node.meta.get("val")):
-        found += [*leaf.shape, *leaf.stride()] if isinstance(leaf, torch.Tensor) else [leaf]
+        if not isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+            continue
+        strides = zip(leaf.shape, leaf.stride(), strict=True)
+        found += leaf.shape
+        found += [stride for size, stride in strides if not (walked and _is_one(size))]
     return [size for size in found if isinstance(size, torch.SymInt)]
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
