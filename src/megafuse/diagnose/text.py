@@ -64,8 +64,13 @@ def shortened(advice: str) -> str:
     if len(advice) <= WIDTH - 3:
         return advice
     ends = [advice.rfind(mark, 0, WIDTH - 4) for mark in (". ", "; ", ": ", ", ")]
-    first = next((end for end in ends if end > 20), -1)
+    first = next((end for end in ends if end > 20 and not _opens(advice[:end])), -1)
     return advice[:first] + "." if first > 0 else advice
+
+
+def _opens(text: str) -> bool:
+    """Whether it ends within brackets."""
+    return text.count("(") != text.count(")")
 
 
 def _wrapped(line: str, indent: str = "", first: str = "") -> list[str]:

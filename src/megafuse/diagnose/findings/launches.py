@@ -31,8 +31,8 @@ def _on_gpu(case: Case) -> Iterator[Finding]:
         NAME,
         f"the GPU idles {100 * idle / record.seconds:.2g} % of the call: {record.launches} "
         f"launches, {1e6 * record.busy / record.launches:.2g} µs of work each",
-        "Fuse them (megafuse.fuse, megafuse.optimize) and replay the rest as a CUDA graph: "
-        "megafuse.optimize(model, graphs=True).",
+        "megafuse.optimize(model, graphs=True) fuses them and replays the rest; megafuse.fuse and "
+        "torch.cuda.graph do it for a function.",
         where,
         record.idle,
         max(0.0, record.seconds - predicted),

@@ -28,8 +28,8 @@ def find(case: Case) -> Iterator[Finding]:
         NAME,
         f"the host waits for the GPU {len(waiting)} times in a call"
         + (", to read a number (.item())" if reads else f" ({', '.join(sorted(names))})"),
-        "Keep numbers on the GPU (detach() and add them up there) and read them every hundred "
-        "steps; copy with non_blocking=True.",
+        "Keep numbers on the GPU and read them every hundred steps: detach() them and add them up "
+        "there; copy with non_blocking=True.",
         where,
         waited,
         max(0.0, case.record.seconds - free),
