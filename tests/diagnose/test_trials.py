@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import megafuse as mf
 from megafuse.diagnose import roofs, trials
@@ -85,15 +87,45 @@ def round_trips(x: Tensor, y: Tensor) -> list[Tensor]:
 @pytest.mark.skipif(cpp.find() is None or loader.built() is None, reason="needs the host runtime")
 def test_round_trips_that_are_alike_are_tried_once() -> None:
     x, y = torch.randn(768, 512).bfloat16(), torch.randn(100, 512).bfloat16()
-    what = subject(round_trips, (x, y), {}, "forward", None)
-    record, tape = observed(what, Keep(round_trips, ((x, y), {})), 20.0)
-    assert tape is not None
-    case = Case(record, roofs.machine("cpu"), Products("cpu"))
-    (finding,) = round_trip.find(case)
-    attempts = list(trials._round_trip(case, finding, tape))
+    attempts = attempts_at_round_trips(round_trips, x, y)
     assert [attempt.times for attempt in attempts] == [3, 1]
     for attempt in attempts:
         assert trials._checked(attempt)[0] is None
+
+
+def attempts_at_round_trips(function: Any, *args: Any) -> list[trials.Attempt]:
+    what = subject(function, args, {}, "forward", None)
+    record, tape = observed(what, Keep(function, (args, {})), 60.0)
+    assert tape is not None
+    case = Case(record, roofs.machine("cpu"), Products("cpu"))
+    (finding,) = round_trip.find(case)
+    return list(trials._round_trip(case, finding, tape))
+
+
+class Residual(nn.Module):
+    """As autocast runs it on a GPU: products in bfloat16, norms in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 64) / 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x + x.bfloat16() @ self.weight.bfloat16(), (64,))
+
+
+@pytest.mark.skipif(cpp.find() is None or loader.built() is None, reason="needs the host runtime")
+@pytest.mark.slow
+def test_gradients_of_many_norms_in_a_row_do_not_overflow() -> None:
+    """What was saved for them is drawn at random: if large, NaN stood against infinity."""
+    model, x = nn.Sequential(*(Residual() for _ in range(24))), torch.randn(32, 64)
+
+    def step() -> list[Tensor]:
+        return list(torch.autograd.grad(model(x).square().mean(), list(model.parameters())))
+
+    longest = max(attempts_at_round_trips(step), key=lambda a: len(a.before.inputs))
+    assert len(longest.before.inputs) > 40
+    with torch.no_grad():
+        assert all(t.abs().max() < 1e6 for t in longest.before.function(*longest.before.inputs))
 
 
 def test_a_change_with_another_result_gets_no_time() -> None:
