@@ -380,6 +380,13 @@ def test_layer_norm_of_equal_numbers() -> None:
             assert result.abs().max() <= 1e-12, width
 
 
+def test_the_variance_of_huge_numbers() -> None:
+    """Squares that overflow make it infinite, not NaN."""
+    x = torch.randn(8, 1000, generator=torch.Generator().manual_seed(0)) * 1e30
+    assert fuse(lambda x: x.var(-1))(x).isinf().all()
+    assert x.var(-1).isinf().all()
+
+
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_a_size_that_is_equal_to_a_number(
     requires_grad: bool, caplog: pytest.LogCaptureFixture

@@ -153,7 +153,8 @@ def moments(b: Builder, x: Value, dim: Dims, correction: Any) -> tuple[Value, Va
     squares = added(b, b.apply("mul", deviation, deviation), dim, keep=True)
     rest = added(b, deviation, dim, keep=True)
     off = b.apply("div", rest, size)
-    squares = b.apply("maximum", b.apply("sub", squares, b.apply("mul", rest, off)), 0)
+    less = b.apply("maximum", b.apply("sub", squares, b.apply("mul", rest, off)), 0)
+    squares = b.apply("where", b.apply("isinf", squares), squares, less)  # ∞ − ∞ is not asked for
     left = sympy.Max(size - (1 if correction is None else correction), 0)
     return b.apply("div", squares, left), mean, off
 
