@@ -65,9 +65,9 @@ def hold_against_eager(family: str, kind: str, after: dict[int, int]) -> int:
     return len(found)
 
 
-@pytest.mark.parametrize("kind", ["random", "repetitive"])
-def test_no_worse_than_eager(kind: str) -> None:
-    assert hold_against_eager("gpt-2", kind, SHORT) == 208
+def test_no_worse_than_eager() -> None:
+    """Without repetitive texts, which are among the whole: half a minute where eager is slow."""
+    assert hold_against_eager("gpt-2", "random", SHORT) == 208
 
 
 @pytest.mark.slow
