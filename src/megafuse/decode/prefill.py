@@ -7,6 +7,7 @@ model's forward is (eager, or after `megafuse.optimize`) is what computes.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from transformers.cache_utils import Cache as TransformersCache
 from transformers.cache_utils import CacheLayerMixin
 
 from megafuse.decode.cache import Cache
+from megafuse.runtime.widened import widened_where_slow
 
 
 class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -58,12 +60,15 @@ def prefill(model: nn.Module, cache: Cache, row: int, ids: Tensor) -> Tensor:
     """Appends `ids` to a row of the cache; returns the logits of the last one, float32 [vocab]."""
     layers: list[Any] = [RowLayer(cache, row, layer) for layer in range(len(cache.keys))]
     past = TransformersCache(layers=layers)
-    made = model(
-        input_ids=ids[None].to(cache.keys[0].device),
-        past_key_values=past,
-        use_cache=True,
-        logits_to_keep=1,
-    )
+    # What is compiled has its own products, and is not captured anew for such a mode.
+    is_plain = getattr(model, "_compiled_call_impl", None) is None
+    with widened_where_slow(cache.keys[0]) if is_plain else nullcontext():
+        made = model(
+            input_ids=ids[None].to(cache.keys[0].device),
+            past_key_values=past,
+            use_cache=True,
+            logits_to_keep=1,
+        )
     cache.lengths[row] += ids.numel()
     logits: Tensor = made.logits[0, -1].float()
     return logits
