@@ -16,7 +16,7 @@ from megafuse.runtime.widened import Widened, widened_where_slow
 def layer(x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
     """Every product that comes by, and attention with and without a mask."""
     heads = F.linear(x, weight, bias).unflatten(-1, (2, -1)).transpose(1, 2)
-    mask = torch.zeros(x.shape[1], x.shape[1], dtype=x.dtype).tril()
+    mask = torch.full((x.shape[1], x.shape[1]), -torch.inf, dtype=x.dtype).triu(1)
     return [
         x @ weight.t(),
         torch.bmm(x, x.transpose(1, 2)),

@@ -26,7 +26,8 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 class Widened(TorchDispatchMode):
-    """Below autograd, so that the backward's products come by here too."""
+    """Products of 16 bits on the CPU in float32, and `attention` too where it is wanted. Below
+    autograd, so that the backward's products come by here as well; attention's is PyTorch's."""
 
     def __init__(self, attention: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
