@@ -64,11 +64,18 @@ struct bfloat16 {
 
 MF_INLINE float to_float(bfloat16 value) { return bits_as<float>(u32(value.bits) << 16); }
 
+#if MF_ON_GPU && __CUDA_ARCH__ >= 800
+// The value rounded to bfloat16, above one of 0. The instruction for pairs is one of the fast ones,
+// that for a single number is not.
+MF_INLINE u32 bits_of_pair(float value) {
+  u32 bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(value), "f"(0.0f));
+  return bits;
+}
+#endif
 MF_INLINE bfloat16 to_bfloat16(float value) {
 #if MF_ON_GPU && __CUDA_ARCH__ >= 800
-  bfloat16 result;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
-  return result;
+  return bfloat16{u16(bits_of_pair(value) >> 16)};
 #else
   // Round to nearest even by adding just under half a unit, plus the bit that
   // breaks ties; NaN is kept a NaN, since the addition could carry it to Inf.
@@ -163,6 +170,15 @@ struct Rounded {
     return cast<F>(cast<T>(value));
   }
 };
+#if MF_ON_GPU && __CUDA_ARCH__ >= 800
+template <>
+struct Rounded<bfloat16> {
+  template <class F>
+  static MF_INLINE F to(F value) {
+    return F(bits_as<float>(bits_of_pair(float(value))));
+  }
+};
+#endif
 #if !MF_ON_GPU
 // Of float16: adding 1.5 * 2^13 times value's power of two, which makes the last bit of float16
 // that of the sum, rounds it to nearest even; below 2^-14 the bit stays that of subnormals. What is
