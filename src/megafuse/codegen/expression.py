@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from megafuse.codegen.body import Applied, Fetched, Reduced, Scalar, Term, Written
+from megafuse.codegen.body import Applied, Fetched, Loaded, Reduced, Scalar, Term, Written
 from megafuse.codegen.variant import STORAGE
 
 _ATOM, _UNARY = 100, 90
@@ -126,6 +126,9 @@ def _applied(term: Applied, args: list[Text], rounds: bool) -> Text:
         args = [_as_compared(arg, text) for arg, text in zip(term.args, args, strict=True)]
     if name == "div" and _is_of_the_call(term.args[1]) and not isinstance(term.args[0], Reduced):
         return Text(f"over({args[0].code}, {args[1].code})")
+    if name == "div" and of == "Float" and is_of_a_row(term.args[1]):
+        if not is_of_a_row(term.args[0]):
+            return Text(f"over_row({args[0].code}, {args[1].code})")
     if name.startswith("brief_") or (name in _BRIEF and of in _NARROW and not rounds):
         return Text(f"brief::{name.removeprefix('brief_')}({', '.join(a.code for a in args)})")
     if name in _INFIX and (of in _FLOATS or _INFIX[name][1] < 70):
@@ -151,6 +154,15 @@ def _is_of_the_call(term: Term) -> bool:
     while isinstance(term, Applied) and term.prim.name in ("cast", "demote"):
         term = term.args[0]
     return isinstance(term, (Scalar, Written)) and term.dtype in _FLOATS
+
+
+def is_of_a_row(term: Term) -> bool:
+    """Whether it is the same all along a row."""
+    if isinstance(term, Loaded):
+        return term.steady
+    if isinstance(term, Applied):
+        return all(map(is_of_a_row, term.args))
+    return isinstance(term, (Reduced, Scalar, Written))
 
 
 def _as_compared(term: Term, text: Text) -> Text:
