@@ -34,6 +34,7 @@ namespace mf {
 //   'u' consecutive elements that start at any address (rows, on the GPU)
 //   'i' no memory: the value is the word plus the offset that the strides make of the coordinates,
 //       as an int64. A coordinate itself has one stride of 1. (typed functors)
+//   'j' and 'k', on the GPU: such an index whose innermost stride is 0, or 1
 // An output holds the functor's kResult-th result, or where that is -1 the incoming gradient, the
 // first input: the gradient of an argument that is merely added.
 template <class Stored, char kWalk, int kResult = 0>
@@ -42,6 +43,8 @@ struct Operand {
   static constexpr char walk = kWalk;
   static constexpr int result = kResult;
 };
+
+MF_INLINE constexpr bool is_index(char walk) { return walk == 'i' || walk == 'j' || walk == 'k'; }
 
 template <class... Ops>
 struct Operands {

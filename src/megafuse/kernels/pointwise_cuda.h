@@ -214,12 +214,25 @@ struct PointwiseCuda {
       for (int v = 0; v < N; ++v) loaded.item[v] = read_once(base + v * stride(operand, kAlong));
     } else if constexpr (Op::walk == 'b') {
       loaded.item[0] = read_once(base);
-    } else if constexpr (Op::walk == 'i') {
+    } else if constexpr (is_index(Op::walk)) {
+      const Index first = start_of_index(operand, offset);
 #pragma unroll
-      for (int v = 0; v < N; ++v)
-        loaded.item[v] = i64(words[operand]) + (offset + v * stride(operand, kAlong));
+      for (int v = 0; v < N; ++v) {
+        if constexpr (Op::walk == 'j')
+          loaded.item[v] = first;
+        else if constexpr (Op::walk == 'k')
+          loaded.item[v] = first + v;
+        else
+          loaded.item[v] = first + v * stride(operand, kAlong);
+      }
     }
     return loaded;
+  }
+  // Where Index has 32 bits, an index does not need more (needs_64_bits of
+  // runtime/host/core/space.h), and two are compared as such. (causal softmax in bfloat16: 1370
+  // instructions with indices of 64 bits, 999 so.)
+  __device__ __forceinline__ Index start_of_index(int operand, Index offset) const {
+    return Index(i64(words[operand])) + offset;
   }
 
   // N elements of an operand that may lie in two rows.
@@ -230,15 +243,15 @@ struct PointwiseCuda {
     using V = Vector<T, N>;
     const T* const base = reinterpret_cast<const T*>(words[operand]);
     const Index apart = stride(operand, 0);
-    if constexpr (sizeof(V) % 16 == 0 && Op::walk != 'i')
+    if constexpr (sizeof(V) % 16 == 0 && !is_index(Op::walk))
       if (p.left >= N && apart == 1) return read_unaligned<V>(base + p.offset[operand]);
     V loaded;
 #pragma unroll
     for (int v = 0; v < N; ++v) {
       const Index offset =
           v < p.left ? p.offset[operand] + v * apart : place<1>(p.element + v).offset[operand];
-      if constexpr (Op::walk == 'i')
-        loaded.item[v] = i64(words[operand]) + offset;
+      if constexpr (is_index(Op::walk))
+        loaded.item[v] = start_of_index(operand, offset);
       else
         loaded.item[v] = read_once(base + offset);
     }
@@ -250,7 +263,7 @@ struct PointwiseCuda {
   __device__ __forceinline__ void convert(int operand, const Vector<typename Op::T, N>& loaded,
                                           Value<Op> (&values)[N]) const {
     if constexpr (Op::walk == 'c' || Op::walk == 's' || Op::walk == 'u' || Op::walk == 'e' ||
-                  Op::walk == 'i') {
+                  is_index(Op::walk)) {
       widen(loaded, values);
     } else {
       Value<Op> fixed;
@@ -292,7 +305,7 @@ struct PointwiseCuda {
   }
   template <int I, int N, int kAlong>
   __device__ __forceinline__ auto load_one(const Place& p) const {
-    if constexpr (In<I>::walk == 'e' || (kAcross && In<I>::walk == 'i'))
+    if constexpr (In<I>::walk == 'e' || (kAcross && is_index(In<I>::walk)))
       return load_across<In<I>, N>(K::outputs + I, p);
     else
       return load<In<I>, N, kAlong>(K::outputs + I, p.offset[K::outputs + I]);

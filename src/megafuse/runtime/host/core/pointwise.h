@@ -27,6 +27,7 @@ inline void choose_vectors(Request& request, Space& space) {
     const int most = most_vector_width(space);
     if (C10_UNLIKELY(request.vector < most)) choose_odd_vectors(request, space, most);
     request.wide_index = needs_64_bits(space, space.numel / request.vector);
+    set_index_walks(space);
     return;
   }
   // On the CPU where a row is so short that a loop of its own costs more than it does.

@@ -161,6 +161,14 @@ inline void set_walks(Space& space, int dim = 0) {
   }
 }
 
+// Tells a kernel of the GPU how its indices move along dimension `dim`, where that is by 0 or 1.
+inline void set_index_walks(Space& space, int dim = 0) {
+  for (int i = 0; i < space.operands; ++i) {
+    Operand& op = space.operand[i];
+    if (op.walk == 'i') op.walk = op.stride[dim] == 1 ? 'k' : op.stride[dim] == 0 ? 'j' : 'i';
+  }
+}
+
 // Elements per thread along dimension `dim`: as many as 16 bytes of the widest operand hold (32
 // where the output is narrower: int8 from bfloat16 ran 3 % faster so on an H200), halved until
 // every address and every row allows it.
@@ -204,6 +212,9 @@ inline bool cut_across(Space& space, int width) {
   return true;
 }
 
+// Whether an index that starts there may not fit into 32 bits, though its offsets do.
+inline bool is_far_index(uint64_t start) { return std::abs(int64_t(start)) >= int64_t(1) << 24; }
+
 // Whether an offset or index does not fit into 31 bits. `turns`: what the threads of the whole grid
 // count, groups of elements or rows. A thread adds the grid's size, which may be as many again, to
 // its place before it sees that this is past the end.
@@ -212,11 +223,11 @@ inline bool needs_64_bits(const Space& space, int64_t turns = 0) {
   if (turns >= limit / 2) return true;
   if (space.numel >= limit) return true;
   for (int i = 0; i < space.operands; ++i) {
+    const Operand& op = space.operand[i];
     int64_t last = 0;
-    if (space.operand[i].walk == 'v') continue;
-    for (int d = 0; d < space.dims; ++d)
-      last += (space.size[d] - 1) * std::abs(space.operand[i].stride[d]);
-    if (last >= limit) return true;
+    if (op.walk == 'v') continue;
+    for (int d = 0; d < space.dims; ++d) last += (space.size[d] - 1) * std::abs(op.stride[d]);
+    if (last >= limit || (op.walk == 'i' && is_far_index(op.word))) return true;
   }
   return false;
 }

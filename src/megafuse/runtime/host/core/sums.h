@@ -104,6 +104,7 @@ inline void choose_family(Request& request, Space& space, const SumPlan& plan) {
   if (request.device.is_cuda()) {
     request.vector = vector_width(space, along);
     request.wide_index = needs_64_bits(space);
+    set_index_walks(space, along);
   }
   if (plan.inner == 1)
     request.family = Family::kSumColumns;

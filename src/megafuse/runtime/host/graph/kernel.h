@@ -132,13 +132,15 @@ struct KernelStep {
     for (const Walked& o : operands) found.push_back(address(o, memory));
     return found;
   }
-  // Everything that a plan depends on: sizes, strides, and how addresses are aligned.
+  // Everything that a plan depends on: sizes, strides, how addresses are aligned, and whether
+  // indices fit into 31 bits.
   Signature signature_of(const Memory& memory, const Addresses& addresses) const {
     Signature found;
     for (int place : shape) found.push_back(memory.slots[place].integer);
     for (size_t i = 0; i < operands.size(); ++i) {
       for (int place : operands[i].strides) found.push_back(memory.slots[place].integer);
-      found.push_back(int64_t(addresses[i] % 16));
+      const bool is_index = operands[i].buffer < 0;
+      found.push_back(is_index ? is_far_index(addresses[i]) : int64_t(addresses[i] % 16));
     }
     return found;
   }
