@@ -8,19 +8,34 @@ from megafuse.codegen.shape import ONE_SHOT, Shape
 from megafuse.codegen.variant import BYTES, Operand
 
 _REGISTERS = 64  # 32-bit words of a row that a thread holds: half of what it has in 512
-_MOST_THREADS = 1024
-_OF_MOST_THREADS = 44  # and what it holds there, of 64
+_FEW_REGISTERS = 32  # so few leave the compiler enough of 80
+_AT_ONCE = 64  # bytes of each input that a thread has under way
 _BLOCK = 128  # threads of a block, where several rows share one
+_MOST_THREADS = 512  # of a row, in one block
+_CLUSTER = 8  # blocks of a row, on every GPU that has clusters
 _RESIDENT = 640  # threads of a processor, where blocks stay
+_RESIDENT_FEW = 768  # and where they hold little
+
+
+@dataclass(frozen=True)
+class GpuRow:
+    """A row as the host runtime describes it (runtime/host/core/request.h)."""
+
+    vectors: int  # or a few fewer, unless this is `exact`
+    vector: int  # elements of one
+    shifted: bool = False  # rows start anywhere in a vector
+    exact: bool = False
+    clusters: bool = False  # whether the GPU has clusters of blocks
 
 
 @dataclass(frozen=True)
 class RowLaunch:
-    """`threads` threads have a row, `items` vectors each, and a block has `rows` rows.
+    """`threads` threads of each of `cluster` blocks have a row, `items` vectors each, and a block
+    has `rows` rows.
 
     `whole`: they hold all of it, so that memory is read once. Else a row is read again in every
     step, from the cache where it fits. `shifted` rows start anywhere in a vector
-    (kernels/row_share_cuda.h).
+    (kernels/row_share_cuda.h). `full`: there is a vector for every item of every thread.
     """
 
     items: int
@@ -29,61 +44,89 @@ class RowLaunch:
     whole: bool
     shifted: bool = False
     blocks_per_processor: int = ONE_SHOT
+    cluster: int = 1
+    full: bool = False
+    resident: int = 1  # blocks of a processor that registers are kept free for
 
     @property
     def cut(self) -> str:
         """The arguments of kernels/graph_pieces_cuda.h's GraphCut."""
-        flags = (str(flag).lower() for flag in (self.whole, self.shifted))
-        return ", ".join((str(self.items), str(self.threads), str(self.rows), *flags))
+        numbers = (self.items, self.threads, self.rows, self.cluster)
+        flags = (str(flag).lower() for flag in (self.whole, self.shifted, self.full))
+        return ", ".join((*map(str, numbers), *flags))
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.threads * self.rows, self.rows, self.blocks_per_processor)
+        block = self.threads * self.rows
+        return Shape(block, self.rows, self.blocks_per_processor, self.cluster)
 
 
 def row_launch(
     inputs: tuple[Operand, ...],
     held: frozenset[int],
     kept_bytes: int,
-    cols: int,
-    vector: int,
+    row: GpuRow,
     sums: int = 0,
-    shifted: bool = False,
+    fetches: bool = False,
 ) -> RowLaunch:
-    """For rows of `cols` elements in vectors of `vector`, which divides it or they are shifted.
+    """`held` are the inputs that more than one step needs, and `kept_bytes` what is kept of an
+    element between steps.
 
-    `held` are the inputs that more than one step needs, and `kept_bytes` what is kept of an element
-    between steps. A thread takes 64 bytes of each input where the row is long enough, more where a
-    block would not hold the row otherwise, and a warp has several rows where they are short.
+    A thread takes 64 bytes of each input where the row is long enough, and a warp has several rows
+    where they are short. Where a block would not hold the row so, a thread takes twice as much, or
+    several blocks share the row, a cluster.
+
+    `fetches`: whether it loads from places that it computes. That is so much code that it is not
+    repeated for many vectors. (A group norm over rows of 128 Ki in bfloat16: 66 us with the row in
+    registers, 46 where it is read again.)
 
     `sums`: outputs that are summed over rows. A thread holds those of its columns, too, and few
     blocks stay for all rows: each writes one row of partial sums.
     """
-    vectors = max(-(-cols // vector), 1)
+    vectors, vector = max(row.vectors, 1), row.vector
     rows_of = [BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk in "csu"]
     words = max((sum(rows_of) + kept_bytes + 4 * sums) * vector / 4, 1)  # of a vector, in registers
     beside = sum(BYTES[o.dtype] for o in inputs if o.walk == "b") / 4  # of the whole row
+    beside += words / vector if row.shifted else 0
     most = max(int((_REGISTERS - beside) / words), 1)
     widest = max((BYTES[o.dtype] for o in inputs if o.walk in "cu"), default=4)
-    wanted = min(max(64 // (widest * vector), 1), most)
-    threads = min(_power_of_two(-(-vectors // wanted)), _MOST_THREADS)
-    threads = max(threads, min(8, _power_of_two(vectors)))  # neighbours read neighbours
-    if shifted:  # a thread for each element at the ends of a row
-        threads = max(threads, _power_of_two(2 * vector - 2))
-    items = -(-vectors // threads)
-    held_words = items * words + beside + (words / vector if shifted else 0)
-    most_words = _OF_MOST_THREADS if threads == _MOST_THREADS else _REGISTERS
+    wanted = min(max(_AT_ONCE // (widest * vector), 1), most)
     holds = bool(rows_of) or kept_bytes > 0 or sums > 0
-    # One block of 1024 waits for its last thread. (Gradient of a cross-entropy, 8192 x 50257 in
-    # bfloat16: 0.77 ms, and 0.59 with two blocks of 512.)
-    if held_words > most_words or (threads == _MOST_THREADS and not holds):
-        return RowLaunch(wanted, 512, 1, False, shifted, blocks_per_processor=2)
-    rows = max(_BLOCK // threads, 1)
-    if not sums:
-        return RowLaunch(items, threads, rows, True, shifted)
+    tries = [(wanted, 1)]
+    if fetches:
+        tries = [(1, 1)]
+    elif holds:
+        tries += _for_long_rows(wanted, most, words, row.clusters)
+    for items, cluster in tries:
+        threads = _power_of_two(-(-vectors // (items * cluster)))
+        threads = max(threads, min(4, _power_of_two(vectors)))  # neighbours read neighbours
+        if row.shifted:  # a thread for each element at the ends of a row
+            threads = max(threads, _power_of_two(2 * vector - 2))
+        if threads <= _MOST_THREADS:
+            break
+    else:
+        # One block of 1024 waits for its last thread. (Gradient of a cross-entropy, 8192 x 50257 in
+        # bfloat16: 0.77 ms, and 0.59 with two blocks of 512.)
+        cluster = _CLUSTER if row.clusters else 1
+        return RowLaunch(wanted, _MOST_THREADS, 1, False, row.shifted, 2, cluster)
+    items = -(-vectors // (threads * cluster))
+    full = row.exact and items * threads * cluster == vectors
+    rows = max(_BLOCK // threads, 1) if cluster == 1 else 1
     # With sums a thread takes 80 to 100 registers.
-    stay = max(_RESIDENT // (threads * rows), 1)
-    return RowLaunch(items, threads, rows, True, shifted, blocks_per_processor=stay)
+    stay = max(_RESIDENT // (threads * rows), 1) if sums else ONE_SHOT
+    few = not sums and items * words + beside <= _FEW_REGISTERS
+    resident = max(_RESIDENT_FEW // (threads * rows), 1) if few and cluster == 1 else 1
+    return RowLaunch(items, threads, rows, True, row.shifted, stay, cluster, full, resident)
+
+
+def _for_long_rows(wanted: int, most: int, words: float, clusters: bool) -> list[tuple[int, int]]:
+    """Vectors of a thread and blocks of a row, in the order of preference. (512 rows of 32 Ki in
+    bfloat16: of one input 21.8 us in two blocks, 24.0 in one; of two inputs 91 and 84.)"""
+    more = min(2 * wanted, most)
+    if not clusters:
+        return [(more, 1), (most, 1)]
+    first = [(more, 2), (more, 1)] if more * words <= _FEW_REGISTERS else [(more, 1), (more, 2)]
+    return [*first, (more, 4), (more, _CLUSTER), (most, _CLUSTER)]
 
 
 def _power_of_two(n: int) -> int:

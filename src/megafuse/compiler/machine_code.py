@@ -7,6 +7,7 @@ for looking at kernels where there is no GPU.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import sympy
 
 from megafuse.codegen.generated import Generated, generated
 from megafuse.codegen.generated import source as unit
+from megafuse.codegen.row_launch import GpuRow
 from megafuse.codegen.variant import BYTES
 from megafuse.graph.plan import Kernel, Operand
 from megafuse.runtime.generated import cuda_launch
@@ -23,8 +25,10 @@ from megafuse.runtime.sources import KERNELS
 _LEAST_SHIFTED = 64  # columns: kLeastShifted of runtime/host/core/rows.h
 
 
-def cuda_kernel(step: Kernel, symbols: Mapping[sympy.Symbol, Any]) -> Generated:
-    """For these sizes."""
+def cuda_kernel(
+    step: Kernel, symbols: Mapping[sympy.Symbol, Any], clusters: bool = True
+) -> Generated:
+    """For these sizes; `clusters`: whether the GPU has clusters of blocks."""
     body = step.body
     results = [*step.outputs, *step.sums, *step.row_outputs]
     shape = [_number(size, symbols) for size in step.shape]
@@ -43,7 +47,8 @@ def cuda_kernel(step: Kernel, symbols: Mapping[sympy.Symbol, Any]) -> Generated:
         vector, across = _row_vector(sizes, strides, walks, widths, len(results))
     else:
         vector = _vector(sizes, strides, walks, widths)
-    launch = cuda_launch(body, tuple(walks), -(-sizes[-1] // vector), vector, across)
+    vectors = -(-sizes[-1] // vector)
+    launch = cuda_launch(body, tuple(walks), GpuRow(vectors, vector, across, not across, clusters))
     return generated(
         body,
         "cuda",
@@ -60,7 +65,7 @@ def cuda_kernel(step: Kernel, symbols: Mapping[sympy.Symbol, Any]) -> Generated:
 
 def compiled_for(step: Kernel, symbols: Mapping[sympy.Symbol, Any], arch: str) -> Used:
     """Registers, spills and instructions on `arch`; raises CompileError."""
-    made = cuda_kernel(step, symbols)
+    made = cuda_kernel(step, symbols, int(re.sub(r"\D", "", arch)) >= 90)
     return used(unit(made), arch, [KERNELS], contract=made.contracts)
 
 
@@ -102,7 +107,7 @@ def _sum_family(step: Kernel, sizes: Sequence[int], strides: Sequence[int]) -> s
 
 def _walk(operand: Operand, strides: Sequence[int]) -> str:
     if operand.buffer is None:
-        return "i"
+        return {0: "j", 1: "k"}.get(strides[-1], "i")
     return {0: "b", 1: "c"}.get(strides[-1], "s")
 
 
@@ -123,9 +128,10 @@ def _row_vector(
     outputs: int,
 ) -> tuple[int, bool]:
     """The same of a row-wise kernel, by the narrowest operand, and whether rows are shifted: then
-    inputs that lie otherwise than most walk 'u' (shift_rows of runtime/host/core/rows.h)."""
+    inputs that lie otherwise than most walk 'u' (RowPlan of runtime/host/core/rows.h)."""
     plain = [i for i, walk in enumerate(walks) if walk == "c"]
-    most = 16 // min((widths[i] for i in plain), default=16)
+    narrowest, widest = (of((widths[i] for i in plain), default=16) for of in (min, max))
+    most = 16 // (2 if narrowest == 1 < widest else narrowest)
     vector = _halved(most, sizes, [strides[i] for i in plain])
     if vector == most or sizes[-1] < _LEAST_SHIFTED:
         return vector, False

@@ -2,17 +2,20 @@
 // read and held, and what is kept of their elements between steps.
 #pragma once
 
+#include "cluster_cuda.h"
 #include "graph_rows.h"
 #include "row_share_cuda.h"
 
 namespace mf {
 
 // How rows are shared out: codegen/row_launch.py decides.
-template <int kItems, int kThreads, int kRows, bool kWhole, bool kShifted>
+template <int kItems, int kThreads, int kRows, int kCluster, bool kWhole, bool kShifted, bool kFull>
 struct GraphCut {
-  static constexpr int items = kItems, threads = kThreads, rows = kRows, cluster = 1;
+  static constexpr int items = kItems, threads = kThreads, rows = kRows, cluster = kCluster;
   static constexpr bool whole = kWhole;      // the threads hold all of a row: it is read once
   static constexpr bool shifted = kShifted;  // rows start anywhere in a vector
+  static constexpr bool full = kFull;        // a row has a vector for every item of every thread
+  static_assert(cluster == 1 || rows == 1, "a cluster has one row at a time");
 };
 
 template <class K, int kVector, class Cut, class Index>
@@ -33,6 +36,7 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
   using Base::functor;
   using Base::groups;
   using Base::kItems;
+  using Base::kShare;
   using Base::lane;
 
   // Functors take the inputs of an element, then the loads that are the same for a run of elements.
@@ -57,7 +61,7 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
   static constexpr bool kHasKept = keeps_before<Fn>(Fn::steps);
   template <int I>
   static constexpr bool is_held =
-      Cut::whole && (Fn::held >> I & 1) && In<I>::walk != 'b' && In<I>::walk != 'i';
+      Cut::whole && (Fn::held >> I & 1) && In<I>::walk != 'b' && !is_index(In<I>::walk);
 
   // What a thread has of a row: vectors, and an edge (row_share_cuda.h).
   template <int N>
@@ -75,7 +79,9 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
     Loaded<typename K::Inputs, 1, AllInputs> beside;
   };
 
-  __device__ __forceinline__ explicit GraphPieces(const u64* w) : Base(w) {}
+  __device__ __forceinline__ explicit GraphPieces(const u64* w) : Base(w) {
+    if constexpr (Cut::cluster > 1) lane += rank_in_cluster() * Cut::threads;
+  }
 
   // each(part, column, item) of this thread's parts of a row; the edge is item kItems.
   template <class Each>
@@ -85,12 +91,13 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
     if constexpr (Cut::whole) {
 #pragma unroll
       for (int item = 0; item < kItems; ++item) {
-        const Index group = lane + item * Cut::threads;
-        if (group < mine) each(piece.part[item], this->column_of(group), item);
+        const Index group = lane + item * kShare;
+        if (Cut::full ? has_row : group < mine)
+          each(piece.part[item], this->column_of(group), item);
       }
     } else {
 #pragma unroll kAtOnce
-      for (Index group = lane; group < mine; group += Cut::threads)
+      for (Index group = lane; group < mine; group += kShare)
         each(piece.part[0], this->column_of(group), 0);
     }
     if constexpr (Cut::shifted)

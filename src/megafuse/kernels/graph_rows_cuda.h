@@ -21,6 +21,16 @@ __device__ __forceinline__ T from_lane(const T& value, int apart) {
   }
 }
 
+// A type as whole words, which blocks of a cluster send each other.
+template <class T, bool kIsWords = sizeof(T) % 4 == 0>
+struct SentAs {
+  using type = T;
+};
+template <class T>
+struct SentAs<T, false> {
+  using type = i32;
+};
+
 template <class K, int kVector, class Cut, class Index>
 struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   using Base = GraphPieces<K, kVector, Cut, Index>;
@@ -43,6 +53,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   using Base::functor;
   using Base::groups;
   using Base::kItems;
+  using Base::kShare;
   using Base::kWarps;
   using Base::kWidth;
   using Base::lane;
@@ -71,6 +82,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   typename AllSumsOf<AllOutputs>::type sums{};
   bool is_first = true;  // row of this block
   int turn = 0;          // of the two buffers through which warps tell each other
+  u32 phases = 0;        // of their barriers, a bit each
 
   __device__ __forceinline__ explicit GraphRowsCuda(const u64* w) : Base(w) {}
 
@@ -125,25 +137,35 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     lane = R::joined(lane, R::of(term, column));
   }
 
-  // Over all threads of the row.
+  // Over all threads of the row: shuffles in a warp, then every warp tells all others of its block,
+  // or of its cluster, what it has.
   template <class R>
   __device__ __forceinline__ void join(typename R::Lane& value, u64* shared) const {
-    using Lane = typename R::Lane;
 #pragma unroll
     for (int apart = kWidth / 2; apart > 0; apart /= 2)
       value = R::joined(value, from_lane(value, apart));
     if constexpr (kWarps > 1) {
-      Lane* const warps = reinterpret_cast<Lane*>(shared) + which * kWarps;
-      if (lane % 32 == 0) warps[lane / 32] = value;
+      using Sent = typename SentAs<typename R::Lane>::type;
+      Sent* const warp = reinterpret_cast<Sent*>(shared) + which * kWarps + lane / 32;
+      const int in_warp = threadIdx.x % 32;
+      if constexpr (Cut::cluster > 1) {
+        if (in_warp < Cut::cluster) store_at(in_warp, warp, Sent(value), arrivals()[turn]);
+      } else if (in_warp == 0) {
+        *warp = Sent(value);
+      }
     }
   }
   template <class R>
   __device__ __forceinline__ void collect(typename R::Lane& value, const u64* shared) const {
     using Lane = typename R::Lane;
-    const Lane* const warps = reinterpret_cast<const Lane*>(shared) + which * kWarps;
-    value = warps[lane % kWarps];
+    using Sent = typename SentAs<Lane>::type;
+    const Sent* const warps = reinterpret_cast<const Sent*>(shared) + which * kWarps;
+    const int in_warp = threadIdx.x % 32;
+    value = Lane(warps[in_warp % kWarps]);
 #pragma unroll
-    for (int apart = kWarps / 2; apart > 0; apart /= 2)
+    for (int w = 32; w < kWarps; w += 32) value = R::joined(value, Lane(warps[w + in_warp]));
+#pragma unroll
+    for (int apart = (kWarps < 32 ? kWarps : 32) / 2; apart > 0; apart /= 2)
       value = R::joined(value, from_lane(value, apart));
   }
   template <class... R, class Found, int... T>
@@ -151,12 +173,25 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     constexpr int kPlaces = Cut::rows * kWarps * 2;  // u64 words of a term: a Lane has 16 bytes
     __shared__ alignas(16) u64 shared[2][kWarps > 1 ? sizeof...(R) * kPlaces : 1];
     u64* const mine = shared[turn];
+    constexpr int kBytes = kWarps * (int(sizeof(typename SentAs<typename R::Lane>::type)) + ...);
+    if constexpr (Cut::cluster > 1)
+      if (threadIdx.x == 0) expect_arrivals(arrivals()[turn], kBytes);
     (join<R>(get<T>(found), mine + T * kPlaces), ...);
     if constexpr (kWarps > 1) {
-      __syncthreads();
+      if constexpr (Cut::cluster > 1) {
+        wait_for_arrivals(arrivals()[turn], phases >> turn & 1);
+        phases ^= 1u << turn;
+      } else {
+        __syncthreads();
+      }
       (collect<R>(get<T>(found), mine + T * kPlaces), ...);
       turn ^= 1;  // the next step writes to the other one: nobody waits for the last reader
     }
+  }
+  // A cluster's barriers, for each of the two buffers: they count the bytes that have come.
+  __device__ __forceinline__ static u64 (&arrivals())[2] {
+    __shared__ u64 arrived[2];
+    return arrived;
   }
   template <class... R, class Found, int... T>
   __device__ __forceinline__ static auto totals(const Tuple<R...>*, const Found& found,
@@ -237,8 +272,8 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   // each are more than 2^31 numbers, also where the elements themselves are fewer.
   template <int O>
   __device__ __forceinline__ typename Out<O>::T* partial(Index column) const {
-    return reinterpret_cast<typename Out<O>::T*>(words[O]) + i64(blockIdx.x) * stride(O, 1) +
-           column;
+    const i64 block = blockIdx.x / Cut::cluster;
+    return reinterpret_cast<typename Out<O>::T*>(words[O]) + block * stride(O, 1) + column;
   }
   // The threads of a block's first row get what those of its other rows have summed, in their
   // order.
@@ -263,14 +298,14 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     if constexpr (is_summed<O> && Cut::whole) {
 #pragma unroll
       for (int item = 0; item < kItems; ++item) {
-        const Index group = lane + item * Cut::threads;
+        const Index group = lane + item * kShare;
         write_part<O>(get<O>(sums).at[item], group < groups, this->column_of(group));
       }
       if constexpr (Cut::shifted)
         write_part<O>(get<O>(sums).edge, lane < this->edges, this->edge_column());
     } else if constexpr (is_summed<O>) {
       if (is_first)  // there was no row
-        for (Index column = lane; column < cols; column += Cut::threads)
+        for (Index column = lane; column < cols; column += kShare)
           *partial<O>(column) = typename Out<O>::T(0);
     }
   }
@@ -301,12 +336,20 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   }
 
   __device__ __forceinline__ void run() {
-    // All threads of a block take the same number of turns: they meet at barriers.
-    for (Index at = this->first_row(); this->block_has_row(at); at += Base::rows_ahead()) {
-      const bool has_row = at < rows;
+    if constexpr (Cut::cluster > 1) {
+      open_arrivals(arrivals(), 1);
+      tell_cluster();
+    }
+    // All threads that meet at barriers, or in shuffles, take the same number of turns.
+    constexpr bool kTogether = Cut::rows == 1 || Cut::threads == 32;
+    for (Index at = this->first_row(); kTogether ? at < rows : this->block_has_row(at);
+         at += Base::rows_ahead()) {
+      const bool has_row = kTogether || at < rows;
       const Start p = this->start_of(has_row ? at : 0);
       Piece piece;
       if constexpr (Cut::whole) this->for_each_part(piece, has_row, typename Base::Fetch{*this, p});
+      if constexpr (Cut::cluster > 1)
+        if (is_first) wait_for_cluster();
       Row row{};
       step<Fn::steps - 1>(p, has_row, row, piece);
       if constexpr (any_whole(AllOutputs()))
@@ -315,6 +358,8 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
         if (has_row && lane == 0) finish_row(p, row, AllInputs(), Runs(), AllOutputs());
       is_first = false;
     }
+    if constexpr (Cut::cluster > 1)
+      if (is_first) wait_for_cluster();
     write_sums(AllOutputs());
   }
 };

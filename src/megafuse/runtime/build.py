@@ -86,6 +86,7 @@ class Asked:
     across: bool = False
     short_rows: bool = False
     long_rows: bool = False  # of generated functors
+    exact: bool = False  # of generated functors: a row has `row_vectors`, and not a few fewer
 
 
 def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from megafuse.codegen import generated
-from megafuse.codegen.body import Body
-from megafuse.codegen.row_launch import RowLaunch, row_launch
+from megafuse.codegen.body import Body, Fetched
+from megafuse.codegen.row_launch import GpuRow, RowLaunch, row_launch
 from megafuse.codegen.row_phases import Phases
 from megafuse.codegen.variant import Operand
 from megafuse.runtime import build
@@ -30,11 +30,9 @@ def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
     walks = tuple(walk for _, walk, _ in asked.operands)
     inputs = walks[asked.outputs :]
     device = "cpu" if index < 0 else "cuda"
-    launch = (
-        cuda_launch(body, walks, asked.row_vectors, asked.vector, asked.across)
-        if index >= 0
-        else None
-    )
+    major, minor = torch.cuda.get_device_capability(index) if index >= 0 else (0, 0)
+    row = GpuRow(asked.row_vectors, asked.vector, asked.across, asked.exact, major >= 9)
+    launch = cuda_launch(body, walks, row) if index >= 0 else None
     sums = next((dtype for dtype, walk, _ in asked.operands if walk == "r"), "Float")
     made = generated.generated(
         body,
@@ -55,21 +53,24 @@ def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
     label = f"{body.name} (fused)"
     if device == "cpu":
         return str(build.shipped_cpu(source, label)), made.symbol
-    major, minor = torch.cuda.get_device_capability(index)
     cubin = build.shipped_cuda(source, f"sm_{major}{minor}", label, made.contracts)
     shape = generated.shape(made)
     how = (shape.block, shape.unroll, shape.blocks_per_processor, shape.cluster, shape.shared)
     return cubin, made.symbol, *how
 
 
-def cuda_launch(
-    body: Body, walks: tuple[str, ...], row_vectors: int, vector: int, across: bool
-) -> RowLaunch | None:
+def cuda_launch(body: Body, walks: tuple[str, ...], row: GpuRow) -> RowLaunch | None:
     """How a row-wise CUDA kernel is launched whose operands, outputs first, walk so."""
     if not body.row_wise:
         return None
     phases = Phases(body)
     read = walks[len(walks) - len(body.inputs) :]
     inputs = tuple(Operand(dtype, walk) for dtype, walk in zip(body.inputs, read, strict=True))
-    cols, sums = row_vectors * vector, walks.count("r")
-    return row_launch(inputs, phases.held, phases.kept_bytes, cols, vector, sums, across)
+    return row_launch(
+        inputs,
+        phases.held,
+        phases.kept_bytes,
+        row,
+        sums=walks.count("r"),
+        fetches=any(isinstance(term, Fetched) for term in phases.order),
+    )

@@ -37,6 +37,7 @@ struct Request {
   int vector = 1;
   bool wide_index = false;
   int row_vectors = 0;      // row-wise on CUDA: vectors in a row, or a few more (RowSize)
+  bool exact = false;       // generated ones: no more than that
   bool few = false;         // few rows, or elements: a thread should have little of them
   bool across = false;      // vectors are cut across rows (space.h, kernels/row_share_cuda.h)
   bool short_rows = false;  // row-wise on the CPU: so short that many are done side by side
@@ -64,7 +65,8 @@ inline Key key_of(const Request& request, const Space& space) {
   key.put(int(request.family));
   key.put(int(request.common));
   key.put(request.use_double | (request.wide_index << 1) | (request.few << 2) |
-          (request.short_rows << 3) | (request.across << 4) | (request.long_rows << 5));
+          (request.short_rows << 3) | (request.across << 4) | (request.long_rows << 5) |
+          (request.exact << 6));
   key.put(request.row_vectors ? RowSize(request.row_vectors).code() : 0);
   key.put(request.vector);
   key.put(space.dims);
@@ -96,11 +98,12 @@ inline PyObject* description_of(const Request& request, const Space& space) {
         operands.object, i,
         Py_BuildValue("(sCi)", c10::toString(operand.dtype), operand.walk, int(operand.result)));
   }
-  return Py_BuildValue("(ssOsOiiOiOiOOOO)", functor.name.c_str(), name_of(request.family),
+  return Py_BuildValue("(ssOsOiiOiOiOOOOO)", functor.name.c_str(), name_of(request.family),
                        choices.object, c10::toString(request.common), flag(request.use_double),
                        space.dims, request.vector, flag(request.wide_index), space.outputs,
                        operands.object, request.row_vectors, flag(request.few),
-                       flag(request.across), flag(request.short_rows), flag(request.long_rows));
+                       flag(request.across), flag(request.short_rows), flag(request.long_rows),
+                       flag(request.exact));
 }
 
 inline Compiled find_kernel(const Request& request, const Space& space) {

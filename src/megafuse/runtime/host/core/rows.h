@@ -97,11 +97,17 @@ class RowPlan {
   }
 
   // Elements in 16 bytes of the narrowest operand: a thread reads so many at once, several times 16
-  // bytes of a wider one.
+  // bytes of a wider one. Generated kernels hold them all as floats: bytes beside wider operands,
+  // such as a mask, are read and written eight at a time there.
   int most_vector_width() const {
-    int64_t narrowest = 16;
-    for (int i = 0; i < space_.operands; ++i)
-      if (space_.operand[i].walk == 'c') narrowest = std::min(narrowest, space_.operand[i].bytes());
+    int64_t narrowest = 16, widest = 1;
+    for (int i = 0; i < space_.operands; ++i) {
+      const Operand& op = space_.operand[i];
+      if (op.walk != 'c') continue;
+      narrowest = std::min(narrowest, op.bytes());
+      widest = std::max(widest, op.bytes());
+    }
+    if (request_.generated && narrowest == 1 && widest > 1) narrowest = 2;
     return int(16 / narrowest);
   }
   // The same, halved until every address and every row allows it.
@@ -186,7 +192,9 @@ class RowPlan {
       vectors = cols() / widest;
     }
     request_.wide_index = needs_64_bits(space_, rows());
+    set_index_walks(space_);
     request_.row_vectors = RowSize(vectors).rounded();
+    request_.exact = request_.generated && !request_.across && request_.row_vectors == vectors;
     request_.few = !request_.generated && rows() < 2 * multiprocessors(request_.device.index());
     const Compiled kernel = find_kernel(request_, space_);
     int64_t turns = (rows() + kernel.unroll - 1) / kernel.unroll;
