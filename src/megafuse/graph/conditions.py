@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import sympy
-from torch.utils._sympy.functions import Mod
+from torch.utils._sympy.functions import PythonMod
 
 from megafuse.graph.affine import Coordinates, broadcast_at, mapped
 from megafuse.graph.coordinates import never_negative, simplified
@@ -104,5 +104,7 @@ def _place(value: Value, at: Coordinates, domain: Shape) -> sympy.Expr | None:
     if parts[0] is None or parts[1] is None:
         return None
     if value.prim.name == "mod":
-        return sympy.sympify(simplified([Mod(parts[0], parts[1])], domain)[0])
+        if not parts[1].is_positive:
+            return None  # the proofs below take remainders to be at least 0
+        return sympy.sympify(simplified([PythonMod(parts[0], parts[1])], domain)[0])
     return parts[0] + parts[1] if value.prim.name == "add" else parts[0] - parts[1]
