@@ -10,7 +10,7 @@ from megafuse.codegen.functor import definition, functor_type
 from megafuse.codegen.render import SUM_CALLS
 from megafuse.codegen.row_launch import RowLaunch
 from megafuse.codegen.shape import ONE_SHOT, Shape
-from megafuse.codegen.variant import BYTES, STORAGE, Operand
+from megafuse.codegen.variant import BYTES, STORAGE, Operand, pitch
 from megafuse.codegen.writer import wrapped
 
 SHORT = 63  # columns: kMost of kernels/graph_short_rows_cpu.h
@@ -116,7 +116,7 @@ def shape(kernel: Generated) -> Shape:
         return kernel.launch.shape
     if kernel.sums:
         return tuning.SUMS
-    widths = {BYTES[o.dtype] for o in kernel.operands if o.walk == "c"}
+    widths = {BYTES[o.dtype] * pitch(o.walk) for o in kernel.operands if pitch(o.walk)}
     if kernel.vector == 1:
         unroll = 4
     else:

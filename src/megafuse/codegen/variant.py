@@ -23,6 +23,16 @@ BYTES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2,
 BYTES |= {"Bool": 1, "Byte": 1, "Char": 1}
 
 
+# Walks of pairs, the first ones' and the second ones': kPairs of kernels/pointwise.h.
+FIRSTS, SECONDS = "ABCDEFGHIJKL", "MNOPQRSTUVWX"
+
+
+def pitch(walk: str) -> int:
+    """Elements of memory from one element to the next, of operands that are moved in vectors: pairs
+    have one vector for both. 0: others."""
+    return 1 if walk == "c" else 2 if walk in FIRSTS or walk in SECONDS else 0
+
+
 @dataclass(frozen=True)
 class Operand:
     """How one tensor is stored and walks along the innermost dimension (kernels/pointwise.h)."""

@@ -16,7 +16,7 @@ import sympy
 from megafuse.codegen.generated import Generated, generated
 from megafuse.codegen.generated import source as unit
 from megafuse.codegen.row_launch import GpuRow
-from megafuse.codegen.variant import BYTES
+from megafuse.codegen.variant import BYTES, FIRSTS, SECONDS, pitch
 from megafuse.graph.plan import Kernel, Operand
 from megafuse.runtime.generated import cuda_launch
 from megafuse.runtime.nvrtc import Used, used
@@ -46,6 +46,9 @@ def cuda_kernel(
     if body.row_wise:
         vector, across = _row_vector(sizes, strides, walks, widths, len(results))
     else:
+        if not step.sums:
+            starts = [_number(operand.offset, symbols) for operand in operands]
+            _set_pairs(walks, operands, starts, strides, len(results))
         vector = _vector(sizes, strides, walks, widths)
     vectors = -(-sizes[-1] // vector)
     launch = cuda_launch(body, tuple(walks), GpuRow(vectors, vector, across, not across, clusters))
@@ -111,13 +114,42 @@ def _walk(operand: Operand, strides: Sequence[int]) -> str:
     return {0: "b", 1: "c"}.get(strides[-1], "s")
 
 
+def _set_pairs(
+    walks: list[str],
+    operands: Sequence[Operand],
+    starts: Sequence[int],
+    strides: Sequence[Sequence[int]],
+    outputs: int,
+) -> None:
+    """Operands that take turns in memory (set_pairs of runtime/host/core/space.h)."""
+    letters = zip(FIRSTS, SECONDS, strict=True)
+
+    def take_turns(first: int, second: int) -> bool:
+        return (
+            operands[first].buffer is operands[second].buffer
+            and strides[first] == strides[second]
+            and starts[second] == starts[first] + 1
+            and not any(number % 2 for number in (starts[first], *strides[first]))
+        )
+
+    for i in range(len(walks)):
+        for j in range(i + 1, outputs if i < outputs else len(walks)):
+            if any(walks[k] != "s" or strides[k][-1] != 2 for k in (i, j)):
+                continue
+            pair = next((p for p in ((i, j), (j, i)) if take_turns(*p)), None)
+            if pair is not None:
+                walks[pair[0]], walks[pair[1]] = next(letters)
+
+
 def _vector(
     sizes: Sequence[int], strides: Sequence[Sequence[int]], walks: Sequence[str], widths: list[int]
 ) -> int:
     """Elements per access: 16 bytes of the widest operand, halved until every row allows it."""
-    plain = [i for i, walk in enumerate(walks) if walk == "c"]
-    widest = max((widths[i] for i in plain), default=16)
-    return _halved((32 if widths[0] < widest else 16) // widest, sizes, [strides[i] for i in plain])
+    spans = [width * pitch(walk) for width, walk in zip(widths, walks, strict=True)]
+    widest = max(spans) or 16
+    most = (32 if (spans[0] or widths[0]) < widest else 16) // widest
+    plain = [(i, pitch(walk)) for i, walk in enumerate(walks) if pitch(walk)]
+    return _halved(most, sizes, [[s // by for s in strides[i]] for i, by in plain])
 
 
 def _row_vector(

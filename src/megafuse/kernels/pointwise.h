@@ -35,6 +35,9 @@ namespace mf {
 //   'i' no memory: the value is the word plus the offset that the strides make of the coordinates,
 //       as an int64. A coordinate itself has one stride of 1. (typed functors)
 //   'j' and 'k', on the GPU: such an index whose innermost stride is 0, or 1
+//   'A' … 'L' the first of a pair of operands that take turns in memory, a stride of 2 each: what
+//       x[..., ::2] is to x[..., 1::2]. 'M' … 'X' the second of the same pair. Both are moved as
+//       one vector, and put together or taken apart in registers (pointwise, on the GPU)
 // An output holds the functor's kResult-th result, or where that is -1 the incoming gradient, the
 // first input: the gradient of an argument that is merely added.
 template <class Stored, char kWalk, int kResult = 0>
@@ -60,6 +63,19 @@ template <class First, class... Rest>
 struct At<0, Operands<First, Rest...>> {
   using type = First;
 };
+
+// The walks of a pair, and which operand of a list has a walk (-1: none).
+constexpr int kPairs = 12;
+MF_INLINE constexpr bool is_first(char walk) { return walk >= 'A' && walk < 'A' + kPairs; }
+MF_INLINE constexpr bool is_second(char walk) {
+  return walk >= 'A' + kPairs && walk < 'A' + 2 * kPairs;
+}
+template <class... Ops>
+MF_INLINE constexpr int find_walk(char walk, Operands<Ops...>) {
+  int found = -1, at = 0;
+  ((found = Ops::walk == walk ? at : found, ++at), ...);
+  return found;
+}
 
 // How many numbers a functor's result is: one, or a Pack's.
 template <class F>

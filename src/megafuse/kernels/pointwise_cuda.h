@@ -112,6 +112,13 @@ __device__ __forceinline__ u32 divide(u32 n, u64 magic) {
   return (__umulhi(n, u32(magic)) + n) >> u32(magic >> 32);
 }
 
+// Elements of memory that are loaded for N elements of an operand: the first of a pair has its
+// partner's among them, and nothing is loaded for the second.
+template <class Op, int N>
+constexpr int kLoaded = is_first(Op::walk)    ? 2 * N
+                        : is_second(Op::walk) ? 1
+                                              : N;
+
 // One vector per input, each of its own type: slot<I>(group) is the I-th.
 template <int I, class T, int N>
 struct Slot {
@@ -120,7 +127,8 @@ struct Slot {
 template <class List, int N, class Is>
 struct Loaded;
 template <class List, int N, int... I>
-struct Loaded<List, N, Indices<I...>> : Slot<I, typename At<I, List>::type::T, N>... {};
+struct Loaded<List, N, Indices<I...>>
+    : Slot<I, typename At<I, List>::type::T, kLoaded<typename At<I, List>::type, N>>... {};
 template <int I, class T, int N>
 __device__ __forceinline__ Vector<T, N>& slot(Slot<I, T, N>& s) {
   return s.data;
@@ -203,12 +211,13 @@ struct PointwiseCuda {
 
   // N elements of an operand, still as stored: conversion waits until all loads are issued.
   template <class Op, int N, int kAlong>
-  __device__ __forceinline__ Vector<typename Op::T, N> load(int operand, Index offset) const {
+  __device__ __forceinline__ auto load(int operand, Index offset) const {
     using T = typename Op::T;
-    Vector<T, N> loaded;
+    using V = Vector<T, kLoaded<Op, N>>;
+    V loaded;
     const T* base = reinterpret_cast<const T*>(words[operand]) + offset;
-    if constexpr (Op::walk == 'c') {
-      loaded = read_once(reinterpret_cast<const Vector<T, N>*>(base));
+    if constexpr (Op::walk == 'c' || is_first(Op::walk)) {
+      loaded = read_once(reinterpret_cast<const V*>(base));
     } else if constexpr (Op::walk == 's') {
 #pragma unroll
       for (int v = 0; v < N; ++v) loaded.item[v] = read_once(base + v * stride(operand, kAlong));
@@ -276,6 +285,23 @@ struct PointwiseCuda {
     }
   }
 
+  // The same of the I-th input, which may be one of a pair: every second element of what was loaded
+  // for both. (Two 16-bit floats share a register: widen gives each of them in one instruction.)
+  template <int I, int N, class G>
+  __device__ __forceinline__ void convert_from(const G& group, Value<In<I>> (&values)[N]) const {
+    constexpr char kWalk = In<I>::walk;
+    if constexpr (is_first(kWalk) || is_second(kWalk)) {
+      constexpr int kFirst =
+          is_first(kWalk) ? I : find_walk(char(kWalk - kPairs), typename K::Inputs());
+      Value<In<I>> both[2 * N];
+      widen(slot<kFirst>(group), both);
+#pragma unroll
+      for (int v = 0; v < N; ++v) values[v] = both[2 * v + is_second(kWalk)];
+    } else {
+      convert<In<I>, N>(K::outputs + I, slot<I>(group), values);
+    }
+  }
+
   template <class Op, int N, int kAlong, class R>
   __device__ __forceinline__ void store(int operand, Index offset, const R (&results)[N]) const {
     using T = typename Op::T;
@@ -287,6 +313,17 @@ struct PointwiseCuda {
       Vector<T, N> packed;
       narrow(values, packed);
       *reinterpret_cast<Vector<T, N>*>(base) = packed;
+    } else if constexpr (is_first(Op::walk)) {
+      using Second = Out<find_walk(char(Op::walk + kPairs), typename K::Outputs())>;
+      decltype(pick<Op::result>(results[0])) values[2 * N];
+#pragma unroll
+      for (int v = 0; v < N; ++v) {
+        values[2 * v] = pick<Op::result>(results[v]);
+        values[2 * v + 1] = pick<Second::result>(results[v]);
+      }
+      Vector<T, 2 * N> packed;
+      narrow(values, packed);
+      *reinterpret_cast<Vector<T, 2 * N>*>(base) = packed;
     } else if constexpr (Op::walk == 's') {
 #pragma unroll
       for (int v = 0; v < N; ++v)
@@ -324,7 +361,7 @@ struct PointwiseCuda {
   template <int N, class G, int... I>
   __device__ __forceinline__ auto compute(const G& group, u64 index, Indices<I...>) const {
     Tuple<Results<Value<In<I>>, N>...> values;
-    (convert<In<I>, N>(K::outputs + I, slot<I>(group), get<I>(values).item), ...);
+    (convert_from<I, N>(group, get<I>(values).item), ...);
     u32 drawn[N] = {};
     if constexpr (K::random) draw(index, drawn);
     Results<decltype(call(0u, get<I>(values).item[0]...)), N> results;

@@ -23,6 +23,7 @@ inline void choose_odd_vectors(Request& request, Space& space, int most) {
 // How wide and across what the kernel moves.
 inline void choose_vectors(Request& request, Space& space) {
   if (request.device.is_cuda()) {
+    set_pairs(space);
     request.vector = vector_width(space);
     const int most = most_vector_width(space);
     if (C10_UNLIKELY(request.vector < most)) choose_odd_vectors(request, space, most);

@@ -19,6 +19,7 @@ struct Operand {
   at::ScalarType dtype;
   char walk = 'c';
   int8_t result = 0;
+  int memory = -1;  // which: operands of one may be pairs (set_pairs). -1: nobody asks
   int64_t stride[kMaxDims];
 
   int64_t bytes() const { return int64_t(c10::elementSize(dtype)); }
@@ -169,14 +170,58 @@ inline void set_index_walks(Space& space, int dim = 0) {
   }
 }
 
+// Pairs of operands that take turns in memory (kernels/pointwise.h): x[..., ::2] and x[..., 1::2].
+constexpr int kMaxPairs = 12;
+inline bool is_first(const Operand& op) { return op.walk >= 'A' && op.walk < 'A' + kMaxPairs; }
+inline bool is_second(const Operand& op) {
+  return op.walk >= 'A' + kMaxPairs && op.walk < 'A' + 2 * kMaxPairs;
+}
+
+// Whether `second` has the elements after those of `first`, and two at once are aligned.
+inline bool takes_turns(const Operand& first, const Operand& second, int dims) {
+  const uint64_t bytes = uint64_t(first.bytes());
+  if (first.memory < 0 || first.memory != second.memory || first.dtype != second.dtype)
+    return false;
+  if (second.word != first.word + bytes || first.word % (2 * bytes)) return false;
+  for (int d = 0; d < dims; ++d)
+    if (first.stride[d] != second.stride[d] || first.stride[d] % 2) return false;
+  return true;
+}
+
+// Finds the pairs among outputs and among inputs, after set_walks.
+inline void set_pairs(Space& space) {
+  int pairs = 0;
+  auto free = [](const Operand& op) { return op.walk == 's' && op.stride[0] == 2; };
+  for (int i = 0; i < space.operands; ++i) {
+    const int end = i < space.outputs ? space.outputs : space.operands;
+    for (int j = i + 1; j < end && pairs < kMaxPairs && free(space.operand[i]); ++j) {
+      Operand *first = &space.operand[i], *second = &space.operand[j];
+      if (!free(*second)) continue;
+      if (!takes_turns(*first, *second, space.dims)) std::swap(first, second);
+      if (!takes_turns(*first, *second, space.dims)) continue;
+      first->walk = char('A' + pairs);
+      second->walk = char('A' + kMaxPairs + pairs);
+      ++pairs;
+    }
+  }
+}
+
+// Elements of memory from one element to the next, of operands that are moved in vectors: 1, of
+// pairs 2, which have one vector for both. 0: others.
+inline int64_t pitch_of(const Operand& op) {
+  return op.walk == 'c' ? 1 : is_first(op) || is_second(op) ? 2 : 0;
+}
+
 // Elements per thread along dimension `dim`: as many as 16 bytes of the widest operand hold (32
 // where the output is narrower: int8 from bfloat16 ran 3 % faster so on an H200), halved until
 // every address and every row allows it.
 inline int most_vector_width(const Space& space) {
   int64_t widest = 1;
   for (int i = 0; i < space.operands; ++i)
-    if (space.operand[i].walk == 'c') widest = std::max(widest, space.operand[i].bytes());
-  return int((space.operand[0].bytes() < widest ? 32 : 16) / widest);
+    widest = std::max(widest, space.operand[i].bytes() * pitch_of(space.operand[i]));
+  const Operand& out = space.operand[0];
+  const int64_t own = out.bytes() * std::max<int64_t>(pitch_of(out), 1);
+  return int((own < widest ? 32 : 16) / widest);
 }
 inline int vector_width(const Space& space, int dim = 0) {
   int64_t width = most_vector_width(space);
@@ -184,10 +229,11 @@ inline int vector_width(const Space& space, int dim = 0) {
     if (space.dims > 1 && space.size[dim] % w) return false;
     for (int i = 0; i < space.operands; ++i) {
       const Operand& op = space.operand[i];
-      if (op.walk != 'c') continue;
-      if (op.word % uint64_t(std::min<int64_t>(w * op.bytes(), 16))) return false;
+      const int64_t elements = w * pitch_of(op);
+      if (elements == 0 || is_second(op)) continue;
+      if (op.word % uint64_t(std::min<int64_t>(elements * op.bytes(), 16))) return false;
       for (int d = 0; d < space.dims; ++d)
-        if (d != dim && op.stride[d] % w) return false;
+        if (d != dim && op.stride[d] % elements) return false;
     }
     return true;
   };
@@ -196,16 +242,19 @@ inline int vector_width(const Space& space, int dim = 0) {
 }
 
 // Prepares a space for vectors that are cut across rows: outputs must be dense, and inputs that do
-// not lie as they do, or start at an odd address, are read element by element (walk 'e').
+// not lie as they do, or start at an odd address, are read element by element (walk 'e'). A pair is
+// dense where both together are.
 inline bool cut_across(Space& space, int width) {
   auto lies_dense = [&](const Operand& op) {
-    int64_t next = 1;
-    bool dense = op.word % uint64_t(std::min<int64_t>(width * op.bytes(), 16)) == 0;
+    int64_t next = std::max<int64_t>(pitch_of(op), 1);
+    // The second of a pair is aligned if the first is.
+    const uint64_t start = is_second(op) ? op.word - uint64_t(op.bytes()) : op.word;
+    bool dense = start % uint64_t(std::min<int64_t>(width * next * op.bytes(), 16)) == 0;
     for (int d = 0; d < space.dims; next *= space.size[d++]) dense &= op.stride[d] == next;
     return dense;
   };
   for (int i = 0; i < space.outputs; ++i)
-    if (space.operand[i].walk != 'c' || !lies_dense(space.operand[i])) return false;
+    if (pitch_of(space.operand[i]) == 0 || !lies_dense(space.operand[i])) return false;
   for (int i = space.outputs; i < space.operands; ++i)
     if (!std::strchr("vi", space.operand[i].walk) && !lies_dense(space.operand[i]))
       space.operand[i].walk = 'e';

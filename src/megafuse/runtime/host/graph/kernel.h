@@ -141,6 +141,10 @@ struct KernelStep {
       for (int place : operands[i].strides) found.push_back(memory.slots[place].integer);
       const bool is_index = operands[i].buffer < 0;
       found.push_back(is_index ? is_far_index(addresses[i]) : int64_t(addresses[i] % 16));
+      // Two that see one buffer may be a pair (core/space.h), by how far apart they begin.
+      for (size_t j = 0; j < i; ++j)
+        if (operands[i].buffer >= 0 && operands[j].buffer == operands[i].buffer)
+          found.push_back(int64_t(addresses[i] - addresses[j]));
     }
     return found;
   }
@@ -166,6 +170,7 @@ struct KernelStep {
       Operand& made = space.add(o.dtype, o.walk, nullptr);
       made.word = addresses[i];
       made.result = o.result;
+      made.memory = o.buffer;
       strides.push_back(read(o.strides, memory.slots));
       // Elements that share their memory: no driver writes such.
       for (size_t d = 0; o.walk == 'c' && i < size_t(outputs) && d < sizes.size(); ++d)
