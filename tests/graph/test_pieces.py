@@ -73,12 +73,38 @@ def test_rotary_embeddings_load_without_masks(function: Callable[..., Tensor]) -
     assert not any(isinstance(term, Fetched) for term in terms(kernel.body))
 
 
-def test_on_a_gpu_elements_are_not_dealt_out_in_turn() -> None:
-    """A warp would write every second element; halves are consecutive."""
+def test_on_a_gpu_halves_are_pieces_and_so_are_pairs() -> None:
+    """Which are moved as one vector."""
     x = torch.randn(2, 6, 8)
     assert len(only(planned(rotate_half, x, x[0], x[0], device="cuda")).outputs) == 2
     cos = torch.randn(6, 4)
-    assert len(only(planned(pairs, x, cos, cos, device="cuda")).outputs) == 1
+    one, other = only(planned(pairs, x, cos, cos, device="cuda")).outputs
+    assert one.strides == other.strides
+    assert sympy.sympify(one.offset - other.offset) ** 2 == 1
+
+
+def test_on_a_gpu_elements_are_not_dealt_out_in_turn_otherwise() -> None:
+    """A warp would write every third element, or every second row."""
+
+    def threes(x: Tensor) -> Tensor:
+        return torch.stack((x, x * 2, x * 3), -1).flatten(-2)
+
+    def rows(x: Tensor) -> Tensor:
+        return x.repeat_interleave(2, 0) * 2
+
+    for function, count in ((threes, 3), (rows, 2)):
+        x = torch.randn(3, 4)
+        assert len(only(planned(function, x)).outputs) == count
+        assert len(only(planned(function, x, device="cuda")).outputs) == 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_element_of_each_pair_is_replaced(device: Device) -> None:
+    def replaced(x: Tensor) -> Tensor:
+        pairs = x.unflatten(-1, (-1, 2))
+        return torch.select_scatter(pairs, pairs[..., 0] + 1, -1, 1) * 2
+
+    assert len(only(planned(replaced, torch.randn(3, 5, 8), device=device)).outputs) == 2
 
 
 def test_two_dimensions_in_turn() -> None:

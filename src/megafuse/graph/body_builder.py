@@ -17,7 +17,7 @@ from megafuse.codegen.body import Applied, Fetched, Loaded, Reduced, Scalar, Ter
 from megafuse.codegen.prims import PRIMS
 from megafuse.graph.affine import Coordinates, affine, broadcast_at, collapsed, flat, mapped
 from megafuse.graph.cluster import Cluster
-from megafuse.graph.conditions import decided, is_outside
+from megafuse.graph.conditions import decided, is_outside, picks_of_pairs
 from megafuse.graph.coordinates import within
 from megafuse.graph.index_terms import IndexTerms
 from megafuse.graph.ir import (
@@ -63,6 +63,7 @@ class BodyBuilder:
         self.words: list[Word] = []
         self.fetches: list[tuple[Tensor, str]] = []
         self.tests: list[Test] = []  # what pieces of the domain might not have to ask
+        self.picks: list[Test] = []  # the same, where both answers are computed, and one is taken
         self.index = IndexTerms(self)
         self._loads: dict[Any, Loaded] = {}
         self._slots: dict[Any, int] = {}
@@ -170,6 +171,9 @@ class BodyBuilder:
             if chosen is not None:
                 which = 1 if chosen else 2
                 return self.build(value.inputs[which], places[which], mask)
+            picked = picks_of_pairs(value.inputs[0], places[0], self.shape)
+            if picked is not None:
+                self.picks.append(Test(picked, 1))
         args = [self.build(o, place, mask) for o, place in zip(value.inputs, places, strict=True)]
         name, line = value.origin.name, value.origin.text
         return self.one(Applied(value.prim, tuple(args), dtype=dtype, name=name, line=line))

@@ -9,7 +9,7 @@ from torch.utils._sympy.functions import PythonMod
 
 from megafuse.graph.affine import Coordinates, broadcast_at, mapped
 from megafuse.graph.coordinates import never_negative, simplified
-from megafuse.graph.ir import Coordinate, Pointwise, Size, Value, View
+from megafuse.graph.ir import Coordinate, Pointwise, Size, Value, View, axis
 from megafuse.graph.numbers import number_of
 
 Shape = Sequence[Size]
@@ -31,6 +31,20 @@ def decided(value: Value, at: Coordinates, domain: Shape) -> bool | None:
     if left is None or right is None:
         return None
     return _COMPARED[name](sympy.expand(left - right), domain)
+
+
+def picks_of_pairs(value: Value, at: Coordinates, domain: Shape) -> sympy.Expr | None:
+    """i − k of a condition i == k along a dimension of size 2: the gradient of x[..., k] has it."""
+    if isinstance(value, View):
+        return picks_of_pairs(value.source, mapped(value.at, at, domain), domain)
+    if not isinstance(value, Pointwise) or value.prim.name != "eq":
+        return None
+    left, right = (_place(operand, place, domain) for operand, place in _inputs(value, at, domain))
+    if left is None or right is None:
+        return None
+    difference = sympy.expand(left - right)
+    sizes = [size for d, size in enumerate(domain) if axis(d) in difference.free_symbols]
+    return difference if sizes == [2] else None
 
 
 def is_outside(places: Coordinates, sizes: Shape, domain: Shape) -> bool:

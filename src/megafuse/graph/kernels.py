@@ -14,8 +14,8 @@ from megafuse.graph.body_key import body_key
 from megafuse.graph.cluster import Cluster
 from megafuse.graph.cost import MAX_OPERANDS, Device
 from megafuse.graph.ir import Reduce, Size, Value
-from megafuse.graph.pieces import pieces
-from megafuse.graph.plan import Kernel, Operand, Tensor
+from megafuse.graph.pieces import are_pairs, pieces
+from megafuse.graph.plan import Call, Kernel, Operand, Tensor
 
 Store = tuple[Term, Operand]
 
@@ -57,13 +57,8 @@ class Kernels:
         ]
         if len(builder.operands) + len(elements) + len(rows) + len(sums) > MAX_OPERANDS:
             return None
-        whole = cluster.rows or sums
-        cut = None if whole else pieces(builder.tests, cluster.shape, self.device)
-        if cut is not None:
-            one = BodyBuilder(replace(cluster, shape=cut.shape), self.tensors)
-            parts, _ = self._stores(one, written, cut.axes)
-            if not one.tests and len(parts) + len(one.operands) <= MAX_OPERANDS:
-                builder, elements = one, parts
+        if not cluster.rows and not sums:
+            builder, elements = self._in_pieces(cluster, written, builder) or (builder, elements)
         body = Body(
             self.name,
             tuple(builder.dtypes),
@@ -89,6 +84,25 @@ class Kernels:
         _count_bytes(kernel, builder)
         return kernel
 
+    def _in_pieces(
+        self, cluster: Cluster, written: list[Value], whole: BodyBuilder
+    ) -> tuple[BodyBuilder, list[Store]] | None:
+        """The same over one piece's elements, with outputs for each piece, if these have no tests
+        left: at first with what is merely picked decided as well, then without."""
+        for asked in (whole.tests + whole.picks, whole.tests) if whole.picks else (whole.tests,):
+            cut = pieces(asked, cluster.shape, self.device)
+            if cut is None:
+                continue
+            one = BodyBuilder(replace(cluster, shape=cut.shape), self.tensors)
+            parts, _ = self._stores(one, written, cut.axes)
+            left = one.tests or (one.picks and asked is not whole.tests)
+            if left or len(parts) + len(one.operands) > MAX_OPERANDS:
+                continue
+            pairs = self.device == "cuda" and cut.in_turn
+            if not pairs or are_pairs([operand for _, operand in parts], one.shape):
+                return one, parts
+        return None
+
     def _stores(
         self, builder: BodyBuilder, stored: list[Value], axes: Sequence[Coordinates | None]
     ) -> tuple[list[Store], list[Store]]:
@@ -109,13 +123,17 @@ class Kernels:
         return elements, rows
 
     def _shared(self, body: Body) -> Body:
-        """The body itself, under a name of its own, or the equal one from before."""
-        key = body_key(body)
-        if key not in self.bodies:
-            if self.bodies:
-                body.name = f"{self.name}_{len(self.bodies) + 1}"
-            self.bodies[key] = body
-        return self.bodies[key]
+        """The body itself, or the equal one from before."""
+        return self.bodies.setdefault(body_key(body), body)
+
+    def named(self, steps: list[Kernel | Call]) -> list[Kernel | Call]:
+        """The steps, each body under a name of its own."""
+        bodies = dict.fromkeys(id(step.body) for step in steps if isinstance(step, Kernel))
+        numbers = {body: number for number, body in enumerate(bodies, 1)}
+        for step in steps:
+            if isinstance(step, Kernel) and numbers[id(step.body)] > 1:
+                step.body.name = f"{self.name}_{numbers[id(step.body)]}"
+        return steps
 
     def _summed_term(self, builder: BodyBuilder, value: Reduce) -> Term:
         """What is added up, in float32 or float64."""

@@ -28,7 +28,7 @@ from megafuse.graph.ir import Extern, Graph, Number, Reduce, Result, Size, Value
 from megafuse.graph.kernels import Kernels
 from megafuse.graph.layouts import Layouts
 from megafuse.graph.numbers import number_of
-from megafuse.graph.plan import Buffer, Call, Cut, Kernel, Plan, Tensor
+from megafuse.graph.plan import Address, Buffer, Call, Cut, Kernel, Plan, Tensor
 from megafuse.graph.reads import Cone, Read, Reads, is_memory
 from megafuse.graph.schedule import ordered
 from megafuse.graph.stages import Stages, library_call
@@ -191,7 +191,12 @@ class _Partition:
         outputs = [
             self._output(at, value, strides is None) for at, (value, strides) in enumerate(places)
         ]
-        return Plan(self.arguments, steps, outputs, self._cuts())
+        kept = _without_unread(steps, outputs)
+        left = {buffer for step in kept for buffer in step.writes}
+        gone = {buffer for step in steps for buffer in step.writes} - left
+        unread = {value for value, tensor in self.tensors.items() if tensor.buffer in gone}
+        cuts = [cut for cut in self._cuts() if cut.value not in unread]
+        return Plan(self.arguments, self.kernels.named(kept), outputs, cuts)
 
     def _cuts(self) -> list[Cut]:
         """A reason for each value that a kernel reads from memory though another step made it."""
@@ -255,6 +260,29 @@ class _Partition:
             shape, strides = self.expanded[place]
             return Tensor(tensor.buffer, shape, strides, tensor.offset)
         return tensor
+
+
+def _without_unread(
+    steps: list[Kernel | Call], outputs: Collection[Tensor | Size | float | None]
+) -> list[Kernel | Call]:
+    """Without kernels whose results nobody reads: what makes masks for a kernel that then goes
+    through its elements in pieces, and needs none."""
+    read: set[Buffer | None] = {out.buffer for out in outputs if isinstance(out, Tensor)}
+    kept: list[Kernel | Call] = []
+    for step in reversed(steps):
+        if isinstance(step, Kernel) and not read & set(step.writes):
+            continue
+        kept.append(step)
+        read |= _read_by(step)
+    return kept[::-1]
+
+
+def _read_by(step: Kernel | Call) -> set[Buffer | None]:
+    if isinstance(step, Kernel):
+        loaded = {operand.buffer for operand in step.inputs}
+        return loaded | {word.buffer for word in step.words if isinstance(word, Address)}
+    leaves = pytree.tree_leaves((step.args, step.kwargs))
+    return {leaf.buffer for leaf in leaves if isinstance(leaf, Tensor)}
 
 
 def _is_read_once(reader: Value, read: Read) -> bool:

@@ -4,20 +4,25 @@ In x·cos + cat(−x2, x1)·sin every element asks which half it is in, and load
 pieces, the kernel goes through one half and computes, at each place, the elements of both: every
 load is a plain one, and each element is read once. x[..., ::2] and x[..., 1::2] are pieces as well,
 whose elements are dealt out in turn.
+
+On a GPU a thread's neighbours would then write every second element. So there such pieces must be
+pairs, side by side in memory, which a kernel moves as one vector (kernels/pointwise.h).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
-from megafuse.graph.affine import Coordinates, affine
+from megafuse.graph.affine import Coordinates, affine, same_strides
+from megafuse.graph.coordinates import same
 from megafuse.graph.cost import Device
 from megafuse.graph.ir import Size, axis
+from megafuse.graph.plan import Operand
 
 _MOST = 4  # pieces: each has operands of its own
 
@@ -36,6 +41,7 @@ class Pieces:
 
     shape: tuple[Size, ...]
     axes: list[Coordinates]
+    in_turn: bool = False  # whether elements next to each other are in different pieces
 
 
 def pieces(tests: Sequence[Test], shape: tuple[Size, ...], device: Device) -> Pieces | None:
@@ -49,10 +55,29 @@ def pieces(tests: Sequence[Test], shape: tuple[Size, ...], device: Device) -> Pi
         count = math.lcm(*(cut.count for cut in here))
         if count * len(found.axes) > _MOST or not _divides(count, shape[dim]):
             return None
-        if device == "cuda" and (here[0].in_turn or shape[dim] == count):
-            return None  # a thread's neighbours would write every second element
-        found = _cut(found, Cut(dim, here[0].in_turn, count))
+        in_turn = here[0].in_turn or shape[dim] == count
+        if device == "cuda" and in_turn and count != 2:
+            return None
+        found = replace(
+            _cut(found, Cut(dim, here[0].in_turn, count)), in_turn=found.in_turn or in_turn
+        )
     return found if cuts else None
+
+
+def are_pairs(operands: Sequence[Operand], shape: Sequence[Size]) -> bool:
+    """Whether each of these has its partner among them: what it writes lies beside what that does,
+    so that both fill their memory together."""
+    return all(any(_are_pair(one, other, shape) for other in operands) for one in operands)
+
+
+def _are_pair(one: Operand, other: Operand, shape: Sequence[Size]) -> bool:
+    steps = [step for step, size in zip(one.strides, shape, strict=True) if size != 1]
+    return (
+        one.buffer is other.buffer
+        and 2 in steps
+        and same_strides(one.strides, other.strides, shape)
+        and any(same(one.offset - other.offset, apart) for apart in (1, -1))
+    )
 
 
 def _divides(count: int, size: Size) -> bool:
