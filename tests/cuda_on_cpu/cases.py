@@ -163,6 +163,80 @@ add(
 )
 add("places", "stack", lambda x, y: torch.stack([x, y * 2], -1).flatten(-2), sized((4, 9), (4, 9)))
 
+# ---- pairs: operands that take turns in memory, moved as one vector
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    even, odd = x[..., ::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
+
+
+def written_in_turn(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    out[..., 1::2] = x[..., ::2] * y[..., 1::2]
+    out[..., ::2] = x[..., 1::2] - y[..., ::2]
+    return out
+
+
+for each in (torch.float32, BF16, HALF, DOUBLE):
+    add(
+        "pairs",
+        f"turned_{str(each).removeprefix('torch.')}",
+        turned,
+        *[
+            sized((2, 3, *n), (n[0], n[1] // 2), (n[0], n[1] // 2), dtype=each)
+            for n in ((4, 16), (5, 18), (1, 2), (40, 64))
+        ],
+        gradients=True,
+    )
+add(
+    "pairs",
+    "lying_otherwise",
+    turned,
+    lambda: (off(normal(9, 64)), normal(32), normal(9, 32)),
+    lambda: (off(normal(9, 64, dtype=BF16), 2), normal(32, dtype=BF16), normal(9, 32)),
+    lambda: (normal(9, 70)[:, 2:66], normal(32), off(normal(9, 32))),
+    lambda: (normal(9, 65)[:, :64], normal(32), normal(9, 32)),
+    lambda: (normal(9, 192)[:, ::3], normal(32), normal(9, 32)),
+    lambda: (normal(64, 9).t(), normal(32), normal(9, 32)),
+    gradients=True,
+)
+add(
+    "pairs",
+    "stack",
+    lambda x, y: torch.stack((x * 2, y - 1), -1),
+    *[sized((n,), (n,)) for n in (1, 3, 1000, 4099)],
+    lambda: (integers(7, 33, dtype=torch.int8), integers(7, 33, dtype=torch.int8)),
+    lambda: (normal(5, 33), normal(5, 33, dtype=DOUBLE)),
+)
+add("pairs", "bools", lambda x, y: torch.stack((x > y, x < 0), -1), sized((9, 33), (33,)))
+add(
+    "pairs",
+    "written",
+    written_in_turn,
+    *[sized(shape, shape[-1:]) for shape in ((5, 6), (9, 64), (3, 5, 26))],
+    sized((9, 64), (9, 64), dtype=BF16),
+)
+add(
+    "pairs",
+    "read",
+    lambda x: F.silu(x[..., ::2]) * x[..., 1::2],
+    sized((9, 64)),
+    sized((9, 62), dtype=BF16),
+    sized((2000,)),
+    sized((9, 130), dtype=BF16),
+    gradients=True,
+)
+add(
+    "pairs",
+    "twice",
+    lambda x, y: x.repeat_interleave(2, -1) * y,
+    sized((9, 20), (9, 40)),
+    sized((9, 21), (42,), dtype=BF16),
+)
+add("pairs", "twice_both_ways", lambda x: F.interpolate(x, scale_factor=2) * 2, sized((2, 3, 5, 7)))
+add("pairs", "shuffled", lambda x: F.pixel_shuffle(x, 2) * 2, sized((2, 8, 3, 5)))
+
 # ---- what is made on the way: on the host, or on the device
 
 add(
