@@ -126,9 +126,8 @@ def _applied(term: Applied, args: list[Text], rounds: bool) -> Text:
         args = [_as_compared(arg, text) for arg, text in zip(term.args, args, strict=True)]
     if name == "div" and _is_of_the_call(term.args[1]) and not isinstance(term.args[0], Reduced):
         return Text(f"over({args[0].code}, {args[1].code})")
-    if name == "div" and of == "Float" and is_of_a_row(term.args[1]):
-        if not is_of_a_row(term.args[0]):
-            return Text(f"over_row({args[0].code}, {args[1].code})")
+    if name == "div" and of == "Float" and [*map(_is_of_a_row, term.args)] == [False, True]:
+        return Text(f"over_row({args[0].code}, {args[1].code})")
     if name.startswith("brief_") or (name in _BRIEF and of in _NARROW and not rounds):
         return Text(f"brief::{name.removeprefix('brief_')}({', '.join(a.code for a in args)})")
     if name in _INFIX and (of in _FLOATS or _INFIX[name][1] < 70):
@@ -156,12 +155,12 @@ def _is_of_the_call(term: Term) -> bool:
     return isinstance(term, (Scalar, Written)) and term.dtype in _FLOATS
 
 
-def is_of_a_row(term: Term) -> bool:
+def _is_of_a_row(term: Term) -> bool:
     """Whether it is the same all along a row."""
     if isinstance(term, Loaded):
         return term.steady
     if isinstance(term, Applied):
-        return all(map(is_of_a_row, term.args))
+        return all(map(_is_of_a_row, term.args))
     return isinstance(term, (Reduced, Scalar, Written))
 
 

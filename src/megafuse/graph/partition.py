@@ -191,7 +191,8 @@ class _Partition:
         outputs = [
             self._output(at, value, strides is None) for at, (value, strides) in enumerate(places)
         ]
-        kept = _without_unread(steps, outputs)
+        results = (out.buffer for out in outputs if isinstance(out, Tensor))
+        kept = _without_unread(steps, {*self.arguments, *results})
         left = {buffer for step in kept for buffer in step.writes}
         gone = {buffer for step in steps for buffer in step.writes} - left
         unread = {value for value, tensor in self.tensors.items() if tensor.buffer in gone}
@@ -262,12 +263,10 @@ class _Partition:
         return tensor
 
 
-def _without_unread(
-    steps: list[Kernel | Call], outputs: Collection[Tensor | Size | float | None]
-) -> list[Kernel | Call]:
+def _without_unread(steps: list[Kernel | Call], seen: set[Buffer | None]) -> list[Kernel | Call]:
     """Without kernels whose results nobody reads: what makes masks for a kernel that then goes
-    through its elements in pieces, and needs none."""
-    read: set[Buffer | None] = {out.buffer for out in outputs if isinstance(out, Tensor)}
+    through its elements in pieces, and needs none. `seen` are buffers that callers have."""
+    read = set(seen)
     kept: list[Kernel | Call] = []
     for step in reversed(steps):
         if isinstance(step, Kernel) and not read & set(step.writes):
