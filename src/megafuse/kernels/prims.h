@@ -202,12 +202,28 @@ MF_INLINE double trunc_div(double a, double b) { return trunc(a / b); }
 
 // ---- conversions
 
+// Of a float that no T (int32 or int64) can hold, one that converts to what the processor's
+// instruction makes of it, and PyTorch with it. GCC takes float(i32(x)) for trunc(x), and an integer
+// would be infinite or NaN.
+template <class T, class From>
+MF_INLINE From convertible(From value) {
+  constexpr From end = From(u64(1) << (sizeof(T) * 8 - 1));
+#if defined(__aarch64__)
+  const From near = select(value < end, select(value > -end, value, -end), end);
+  return select(value == value, near, From(0));
+#else
+  return select((value >= -end) & (value < end), value, -end);
+#endif
+}
+
 // value.to(T): floats to integers by truncation, to unsigned ones by way of int64; everything but 0
 // is true.
 template <class T, class From>
 MF_INLINE T to(From value) {
   if constexpr (is_floating<From> && !is_floating<T> && !is_signed<T> && sizeof(T) == 1)
     return T(i64(value));
+  else if constexpr (!MF_ON_GPU && is_floating<From> && !is_floating<T> && sizeof(T) >= 4)
+    return T(convertible<T>(value));
   else
     return T(value);
 }
