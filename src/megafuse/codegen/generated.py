@@ -10,7 +10,7 @@ from megafuse.codegen.functor import definition, functor_type
 from megafuse.codegen.render import SUM_CALLS
 from megafuse.codegen.row_launch import RowLaunch
 from megafuse.codegen.shape import ONE_SHOT, Shape
-from megafuse.codegen.variant import BYTES, STORAGE, Operand, pitch
+from megafuse.codegen.variant import BYTES, STORAGE, SUMMED, Operand, pitch
 from megafuse.codegen.writer import wrapped
 
 SHORT = 63  # columns: kMost of kernels/graph_short_rows_cpu.h
@@ -79,14 +79,15 @@ def generated(
 
     Outputs with walk 'r' are sums: over rows, if the body is row-wise, else as `sum_family` says.
     They are partial sums of dtype `sums`, one row of them for each thread (CPU, where they must
-    begin as 0) or block (CUDA), stride 1 apart.
+    begin as 0) or block (CUDA), stride 1 apart. Those with walk 'g' are over the rows of each
+    segment (kernels/graph_rows.h).
     """
     results = [*enumerate(body.outputs), *enumerate(body.row_outputs)]
     made = [
-        Operand(sums if walk == "r" else term.dtype, walk, i)
+        Operand(sums if walk in SUMMED else term.dtype, walk, i)
         for walk, (i, term) in zip(outputs, results, strict=True)
     ]
-    summed = [term for walk, (_, term) in zip(outputs, results, strict=True) if walk == "r"]
+    summed = [term for walk, (_, term) in zip(outputs, results, strict=True) if walk in SUMMED]
     read = [Operand(dtype, walk) for walk, dtype in zip(inputs, body.inputs, strict=True)]
     return Generated(
         name=body.name,

@@ -22,6 +22,8 @@ STORAGE = {
 BYTES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2}
 BYTES |= {"Bool": 1, "Byte": 1, "Char": 1}
 
+SUMMED = ("r", "g")  # walks of sums over all rows (or as a family says), and over those of segments
+
 
 # Walks of pairs, the first ones' and the second ones': kPairs of kernels/pointwise.h.
 FIRSTS, SECONDS = "ABCDEFGHIJKL", "MNOPQRSTUVWX"

@@ -34,8 +34,11 @@ def cuda_kernel(
     shape = [_number(size, symbols) for size in step.shape]
     operands = [*results, *step.inputs]
     strides = [[_number(s, symbols) for s in operand.strides] for operand in operands]
+    known = [
+        _summed(body.row_wise, shape, strides[i]) for i in range(len(step.outputs), len(results))
+    ]
+    known[len(step.sums) :] = ["w"] * len(step.row_outputs)
     sizes, strides = _merged(shape, strides, body.row_wise)
-    known = ["r"] * len(step.sums) + ["w"] * len(step.row_outputs)
     written, read = slice(len(step.outputs)), slice(len(results), None)
     walks = [_walk(*each) for each in zip(operands[written], strides[written], strict=True)]
     walks += known + [_walk(*each) for each in zip(operands[read], strides[read], strict=True)]
@@ -99,6 +102,13 @@ def _merged(
     missing = max(least - len(sizes), 0)
     kept = [[0] * missing + [stride[d] for d in dims] for stride in strides]
     return [1] * missing + sizes, kept
+
+
+def _summed(row_wise: bool, shape: Sequence[int], strides: Sequence[int]) -> str:
+    """The walk of a sum: 'g' where it keeps rows apart (plan_rows of runtime/host/graph/kernel.h,
+    for segments that are not too short)."""
+    outer = zip(shape[:-1], strides, strict=False)
+    return "g" if row_wise and any(n != 1 and s != 0 for n, s in outer) else "r"
 
 
 def _sum_family(step: Kernel, sizes: Sequence[int], strides: Sequence[int]) -> str:

@@ -2,7 +2,8 @@
 Which are the last is memory's to say: the channels of a channels-last image are.
 
 along the last dimensions           a kernel's row
-sums along others, of everything    a sum of the kernel that has the terms (sums.py)
+sums along others, of everything    a sum of the kernel that has the terms (sums.py): what is left
+                                    lies beside each other, or on both sides of what is summed
 other kinds along others as well    the last first, then the rest of what comes out
 other kinds of everything           rows first, then the rows' results in one row
 along others alone, or one long row the library: as a row with a stride it would read a cache
@@ -124,12 +125,17 @@ def _parts(value: Reduce, order: Sequence[int]) -> tuple[list[int], list[int], l
 
 
 def _can_be_summed(value: Reduce) -> bool:
-    """Whether it is a sum of floats whose kept dimensions memory has beside each other."""
+    """Whether it is a sum of floats whose kept dimensions memory has beside each other, or whose
+    summed ones it has between them."""
     if value.kind != "sum" or not value.dtype.is_floating_point:
         return False
     order = memory_order(value.source)
-    _, others, kept = _parts(value, order)
-    return not any(order.index(d) > order.index(kept[0]) for d in others)
+    last, others, kept = _parts(value, order)
+    within = [d for d in others if order.index(d) > order.index(kept[0])]
+    if not within:
+        return True
+    between = order[order.index(within[0]) : order.index(within[-1])]
+    return not last and within == others and not any(d in kept for d in between)
 
 
 def _read_once(graph: Graph, live: list[Value]) -> set[Value]:

@@ -4,9 +4,11 @@ A sum over rows (or over everything) is complete when the kernel is, so nobody i
 it. Each thread or block adds up its own share, and a last small step adds up these shares in a
 fixed order (runtime/host/core/sums.h).
 
-    row-wise        column by column over all rows: the gradient of a norm's weight
-    element-wise    over any dimensions, if those that are left lie beside each other in memory:
-                    stages.py leaves others to the library
+    row-wise        column by column over all rows: the gradient of a norm's weight; or over those
+                    of each segment, where outer dimensions are left: the gradient of a sample's
+                    shift. All sums of a kernel that leave any leave the same ones.
+    element-wise    over any dimensions, if those that are left lie beside each other in memory, or
+                    on both sides of what is summed: stages.py leaves others to the library
 """
 
 from __future__ import annotations
@@ -29,13 +31,22 @@ def sums_of(cluster: Cluster) -> dict[Reduce, Coordinates]:
 
 def check_sums(shape: Sequence[Size], rows: int, sums: Mapping[Reduce, Coordinates]) -> None:
     """Raises Refused where one kernel over this domain cannot have all of these sums."""
-    row = [axis(d) for d, size in enumerate(shape) if size != 1 and d >= len(shape) - rows]
+    wide = [axis(d) for d, size in enumerate(shape) if size != 1]
+    row = [i for i in wide if i in {axis(d) for d in range(len(shape) - rows, len(shape))}]
     kinds = {tuple(_kept(value, at, shape)) for value, at in sums.items()}
-    if len(kinds) > 1:
-        raise Refused("sums over other dimensions")
+    if not rows:
+        if len(kinds) > 1:
+            raise Refused("sums over other dimensions")
+        return
+    outer = wide[: len(wide) - len(row)]
+    segments = set()
     for kept in kinds:
-        if rows and list(kept) != row:
-            raise Refused("sums over other dimensions than all but the row")
+        left = list(kept[: len(kept) - len(row)])
+        if [*left, *row] != list(kept) or left != outer[: len(left)]:
+            raise Refused("sums over other dimensions than rows beside each other")
+        segments.add(len(left))
+    if len(segments - {0}) > 1:
+        raise Refused("sums over other dimensions")
 
 
 def _kept(value: Reduce, at: Coordinates, shape: Sequence[Size]) -> list[sympy.Symbol]:

@@ -1,5 +1,6 @@
 // The CPU driver for generated row-wise kernels: a row is gone through once a step, in loops that
-// become SIMD code, and stays in the cache in between. The host gives each thread a range of rows.
+// become SIMD code, and stays in the cache in between. The host gives each thread a range of rows;
+// with sums over segments (walk 'g') a range of parts of these.
 #pragma once
 
 #include "graph_lanes_cpu.h"
@@ -53,6 +54,8 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   u64 buffer;  // what is kept of the row, its float16 inputs as floats, loads in runs, sums over
                // rows
   u64 widened[K::inputs + 1] = {};  // where those came from
+  i64 segment = 0, part = 0;        // of the rows that are being summed
+  bool is_begun = false;            // whether partial sums of these have been written
 
   // `slot` is this thread's row of partial sums, for what is summed over rows.
   GraphRowsCpu(const u64* w, i64 s) : Base(w), slot(s), cols(i64(w[K::size])) {
@@ -223,7 +226,9 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   // ---- results
 
   template <int O>
-  static constexpr bool is_summed = Out<O>::walk == 'r';
+  static constexpr bool is_by_segment = Out<O>::walk == 'g';
+  template <int O>
+  static constexpr bool is_summed = Out<O>::walk == 'r' || is_by_segment<O>;
   template <int O>
   static constexpr bool is_whole = Out<O>::walk == 'c' || Out<O>::walk == 's' || is_summed<O>;
   template <int... O>
@@ -292,9 +297,18 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   MF_INLINE Term<O>* sums() const {
     return reinterpret_cast<Term<O>*>(buffer + sums_at() + O * sums_bytes());
   }
+  // This thread's row of partial sums, or the one of this part of a segment.
   template <int O>
   MF_INLINE typename Out<O>::T* partial() const {
-    return reinterpret_cast<typename Out<O>::T*>(words[O]) + slot * stride(O, 1);
+    auto* const first = reinterpret_cast<typename Out<O>::T*>(words[O]);
+    return first + (is_by_segment<O> ? part * stride(O, 1) + segment * cols : slot * stride(O, 1));
+  }
+  // What is to be added to: a thread's sums begin as 0, those of a part with its first rows.
+  template <int O>
+  MF_INLINE void begin_sum(typename Out<O>::T* to) const {
+    if constexpr (is_by_segment<O>)
+      if (!is_begun)
+        for (i64 i = 0; i < cols; ++i) to[i] = 0;
   }
   template <int... O>
   MF_INLINE void clear_sums(Indices<O...>) const {
@@ -314,6 +328,7 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     if constexpr (is_summed<O>) {
       using T = typename Out<O>::T;
       T* const to = partial<O>();
+      begin_sum<O>(to);
       const Term<O>* const from = sums<O>();
       MF_VECTOR_LOOP
       for (i64 i = 0; i < cols; ++i) to[i] += T(from[i]);
@@ -341,11 +356,39 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     if constexpr (any_once(AllOutputs())) finish_row(row, from, AllInputs(), AllOutputs());
   }
 
+  // each(begin, end) of runs of rows that are summed together: all, or those of parts of segments,
+  // which are what the host counts then.
+  template <int... O>
+  static constexpr int first_by_segment(Indices<O...>) {
+    int found = -1;
+    ((found < 0 && is_by_segment<O> ? void(found = O) : void()), ...);
+    return found;
+  }
+  template <class Each>
+  MF_INLINE void for_each_run(i64 begin, i64 end, const Each& each) {
+    constexpr int kFirst = first_by_segment(AllOutputs());
+    if constexpr (kFirst < 0) {
+      each(begin, end);
+    } else {
+      const i64 length = stride(kFirst, 0), rows = i64(words[K::divider]);
+      const i64 parts = (length + rows - 1) / rows;
+      for (i64 at = begin; at < end; ++at) {
+        segment = at / parts, part = at % parts, is_begun = false;
+        const i64 first = part * rows, last = first + rows < length ? first + rows : length;
+        each(segment * length + first, segment * length + last);
+      }
+    }
+  }
+
   void run(i64 begin, i64 end) {
+    for_each_run(begin, end, [&](i64 from, i64 to) { sum_rows(from, to); });
+  }
+  void sum_rows(i64 begin, i64 end) {
     for (i64 first = begin; first < end; first += kRows) {
       clear_sums(AllOutputs());
       for (i64 at = first; at < first + kRows && at < end; ++at) row(at);
       flush_sums(AllOutputs());
+      is_begun = true;
     }
   }
 };

@@ -62,9 +62,9 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   using Base::which;
   using Base::words;
 
-  // What this thread has summed over rows (walk 'r') of the O-th output, column by column.
+  // What this thread has summed over rows (walk 'r' or 'g') of the O-th output, column by column.
   template <int O>
-  static constexpr bool is_summed = Out<O>::walk == 'r';
+  static constexpr bool is_summed = Out<O>::walk == 'r' || Out<O>::walk == 'g';
   template <class T, bool kHeld>
   struct SumsOf {
     T at[kHeld ? kItems : 1][kHeld ? kVector : 1];
@@ -272,8 +272,14 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   // each are more than 2^31 numbers, also where the elements themselves are fewer.
   template <int O>
   __device__ __forceinline__ typename Out<O>::T* partial(Index column) const {
-    const i64 block = blockIdx.x / Cut::cluster;
-    return reinterpret_cast<typename Out<O>::T*>(words[O]) + block * stride(O, 1) + column;
+    auto* const first = reinterpret_cast<typename Out<O>::T*>(words[O]);
+    if constexpr (Out<O>::walk == 'g')
+      return first + i64(blockIdx.y) * i64(words[K::stride + O * K::dims + 1]) +
+             i64(blockIdx.x) * cols + column;
+    else if constexpr (Base::kOfSegments >= 0)
+      return first + (i64(blockIdx.y) * gridDim.x + blockIdx.x) * stride(O, 1) + column;
+    else
+      return first + i64(blockIdx.x / Cut::cluster) * stride(O, 1) + column;
   }
   // The threads of a block's first row get what those of its other rows have summed, in their
   // order.

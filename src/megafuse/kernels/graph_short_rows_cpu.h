@@ -285,18 +285,23 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
   MF_INLINE void flush_tile() {
     if constexpr (Base::template is_summed<O>) {
       using T = typename Out<O>::T;
+      T* const to = Base::template partial<O>();
+      Base::template begin_sum<O>(to);
       for (int c = 0; c < int(cols); ++c) {
         T sums[8] = {}, sum = 0;
         const auto* const terms = get<O>(tiles.out).at + c * kSide;
         for (int row = 0; row < kSide; row += 8)
           for (int i = 0; i < 8; ++i) sums[i] += T(terms[row + i]);
         for (int i = 0; i < 8; ++i) sum += sums[i];
-        Base::template partial<O>()[c] += sum;
+        to[c] += sum;
       }
     }
   }
 
   void run(i64 begin, i64 end) {
+    this->for_each_run(begin, end, [&](i64 from, i64 to) { sum_tiles(from, to); });
+  }
+  void sum_tiles(i64 begin, i64 end) {
     for (i64 first = begin; first < end;) {
       clear_tiles(AllOutputs());
       for (int n = 0; n < kTiles && first < end; ++n, first += kSide) {
@@ -305,6 +310,7 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
         tile(AllInputs(), AllOutputs());
       }
       flush_tiles(AllOutputs());
+      this->is_begun = true;
     }
   }
 };

@@ -12,7 +12,8 @@
 //   numel                    size of the index space
 //   size[0..dims-1)          sizes of all dimensions but the outermost, innermost first
 //   divider[0..dims-1)       the same sizes as magic numbers for exact division (GPU; of rows the
-//                            first is free, and has a number of row_share_cuda.h)
+//                            first is free, and has a number of row_share_cuda.h, or on the
+//                            CPU of graph_rows_cpu.h)
 //   stride[operand][dim]     in elements, innermost first
 //   scalar[0..m)             doubles (for typed functors any words)
 //   random[0..5)             where the random numbers come from (random.h)

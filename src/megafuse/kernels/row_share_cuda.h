@@ -31,8 +31,20 @@ struct RowShare : PointwiseCuda<K, kVector, 1, Index> {
   static constexpr int kApart = Cut::shifted ? kVector : 1;  // rows of a block
   static_assert(!Cut::shifted || kShare >= 2 * kVector - 2, "a thread for each edge");
 
+  // The first output that is summed over the rows of each segment (walk 'g'), or -1. Segments are as
+  // long as each other and follow each other; a block then has rows of one of them alone: of the
+  // blockIdx.x-th, which gridDim.y blocks share.
+  template <int... O>
+  static MF_INLINE constexpr int first_of_segments(Indices<O...>) {
+    int found = -1;
+    ((found < 0 && At<O, typename K::Outputs>::type::walk == 'g' ? void(found = O) : void()), ...);
+    return found;
+  }
+  static constexpr int kOfSegments = first_of_segments(typename Base::AllOutputs());
+  static_assert(kOfSegments < 0 || Cut::cluster == 1, "a block has a part of a segment");
+
   Index cols;
-  Index rows;
+  Index rows;     // with segments: up to the end of this one
   Index groups;   // vectors in a row
   int lane;       // this thread among those of its row
   int which;      // its row among those of the block
@@ -41,9 +53,13 @@ struct RowShare : PointwiseCuda<K, kVector, 1, Index> {
 
   __device__ __forceinline__ explicit RowShare(const u64* w)
       : Base(w), lane(threadIdx.x % Cut::threads), which(threadIdx.x / Cut::threads) {
-    if constexpr (Cut::shifted) {
+    if constexpr (Cut::shifted)
       cols = Index(words[K::size]);
-      rows = Index(words[K::numel]) / cols;
+    else
+      cols = Index(words[K::size]) * kVector;
+    rows = Index(words[K::numel]) / cols;
+    if constexpr (kOfSegments >= 0) rows = Index(blockIdx.x + 1) * stride(kOfSegments, 0);
+    if constexpr (Cut::shifted) {
       // How far on in a vector each row starts than the one before: cols, or 0 where rows have gaps
       // so that they all start at one.
       const u32 pitch = u32(words[K::divider]);
@@ -52,24 +68,26 @@ struct RowShare : PointwiseCuda<K, kVector, 1, Index> {
       edges = int(cols - groups * kVector);
     } else {
       groups = Index(words[K::size]);
-      cols = groups * kVector;
-      rows = Index(words[K::numel]) / cols;
     }
   }
 
   // ---- rows
 
   // This thread's first row, and how far on the next one is. Where rows are shifted there are as
-  // many blocks (or clusters) as a multiple of kVector, and a block's rows are kVector apart.
+  // many blocks (or clusters, or parts of a segment) as a multiple of kVector, and a block's rows are
+  // kVector apart.
   __device__ __forceinline__ Index first_row() const {
-    const Index block = blockIdx.x / Cut::cluster;
+    Index block = blockIdx.x / Cut::cluster, before = 0;
+    if constexpr (kOfSegments >= 0)
+      block = blockIdx.y, before = Index(blockIdx.x) * stride(kOfSegments, 0);
     if constexpr (Cut::shifted)
-      return block / kVector * (Cut::rows * kVector) + which * kVector + block % kVector;
+      return before + block / kVector * (Cut::rows * kVector) + which * kVector + block % kVector;
     else
-      return block * Cut::rows + which;
+      return before + block * Cut::rows + which;
   }
   __device__ __forceinline__ static Index rows_ahead() {
-    return Index(gridDim.x / Cut::cluster) * Cut::rows;
+    const Index blocks = kOfSegments < 0 ? gridDim.x / Cut::cluster : gridDim.y;
+    return blocks * Cut::rows;
   }
   // Whether any thread of the block has a row in the turn in which this one's would be `at`.
   __device__ __forceinline__ bool block_has_row(Index at) const {

@@ -8,7 +8,7 @@ from megafuse.codegen import generated
 from megafuse.codegen.body import Body, Fetched
 from megafuse.codegen.row_launch import GpuRow, RowLaunch, row_launch
 from megafuse.codegen.row_phases import Phases
-from megafuse.codegen.variant import Operand
+from megafuse.codegen.variant import SUMMED, Operand
 from megafuse.runtime import build
 from megafuse.runtime.build import Asked, CpuKernel, CudaKernel
 
@@ -31,9 +31,10 @@ def kernel(index: int, asked: Asked) -> CpuKernel | CudaKernel:
     inputs = walks[asked.outputs :]
     device = "cpu" if index < 0 else "cuda"
     major, minor = torch.cuda.get_device_capability(index) if index >= 0 else (0, 0)
-    row = GpuRow(asked.row_vectors, asked.vector, asked.across, asked.exact, major >= 9)
+    clusters = major >= 9 and "g" not in walks  # a grid of segments has none
+    row = GpuRow(asked.row_vectors, asked.vector, asked.across, asked.exact, clusters)
     launch = cuda_launch(body, walks, row) if index >= 0 else None
-    sums = next((dtype for dtype, walk, _ in asked.operands if walk == "r"), "Float")
+    sums = next((dtype for dtype, walk, _ in asked.operands if walk in SUMMED), "Float")
     made = generated.generated(
         body,
         device,
@@ -71,6 +72,6 @@ def cuda_launch(body: Body, walks: tuple[str, ...], row: GpuRow) -> RowLaunch | 
         phases.held,
         phases.kept_bytes,
         row,
-        sums=walks.count("r"),
+        sums=sum(walk in SUMMED for walk in walks),
         fetches=any(isinstance(term, Fetched) for term in phases.order),
     )

@@ -28,18 +28,26 @@ constexpr bool side_by_side(int64_t cols, Family family) {
 class RowPlan {
  public:
   at::Tensor partial;  // for what is summed over rows: each block or thread has a row of it
+  // Generated kernels allocate theirs at each launch: rows of `partial` there would be, and those
+  // for each segment's sums.
+  int64_t parts = 0, segment_parts = 0;
+  // Rows that a sum with walk 'g' is over: those of one segment. All segments are as long, and
+  // follow each other.
+  int64_t segment_rows = 0;
 
-  // The space has its operands, with walk 'r' for sums; their strides are by logical dimension.
+  // The space has its operands, with walk 'r' or 'g' for sums; their strides are by logical
+  // dimension.
   RowPlan(Request& request, Space& space, at::IntArrayRef shape, at::ArrayRef<Shape> strides)
       : request_(request), space_(space), shape_(shape), strides_(strides) {}
 
   Launch plan(at::ArrayRef<uint64_t> random) {
     lay_out();
-    for (int i = 0; i < space_.outputs; ++i)
-      if (space_.operand[i].walk == 'r') {
-        space_.operand[i].dtype = sum_dtype(request_.device, request_.use_double);
-        ++sums_;
-      }
+    for (int i = 0; i < space_.outputs; ++i) {
+      Operand& op = space_.operand[i];
+      if (op.walk != 'r' && op.walk != 'g') continue;
+      op.dtype = sum_dtype(request_.device, request_.use_double);
+      ++(op.walk == 'r' ? sums_ : segment_sums_);
+    }
     return request_.device.is_cuda() ? on_cuda(random) : on_cpu(random);
   }
 
@@ -49,6 +57,7 @@ class RowPlan {
 
   int64_t cols() const { return space_.size[0]; }
   int64_t rows() const { return space_.numel / cols(); }
+  int64_t segments() const { return rows() / segment_rows; }
 
   // Dimension 0 is the row, the others are merged where all operands allow it; but a causal kernel
   // finds a row's place on the diagonal from dimension 1.
@@ -167,26 +176,59 @@ class RowPlan {
   }
 
   // partial[parts, sums]: every block or thread has a row of its own.
-  void partial_sums(int64_t parts) {
+  void partial_sums() {
     if (!sums_) return;
     const int64_t length = int64_t(sums_) * cols();
+    for (int i = 0; i < space_.outputs; ++i)
+      if (space_.operand[i].walk == 'r') space_.operand[i].stride[1] = length;
+    if (request_.generated) return;
     const at::ScalarType dtype = sum_dtype(request_.device, request_.use_double);
     partial = allocate({parts, length}, {}, dtype, request_.device);
     int64_t n = 0;
     for (int i = 0; i < space_.outputs; ++i) {
       Operand& op = space_.operand[i];
-      if (op.walk != 'r') continue;
-      op.word = reinterpret_cast<uint64_t>(partial.mutable_data_ptr()) +
-                uint64_t(n++ * cols() * op.bytes());
-      op.stride[1] = length;
+      if (op.walk == 'r')
+        op.word = reinterpret_cast<uint64_t>(partial.mutable_data_ptr()) +
+                  uint64_t(n++ * cols() * op.bytes());
     }
+  }
+  // partial[segment_parts, sums, segments, cols]: what one launch of add_parts adds up. Kernels find
+  // the length of a segment in stride 0, which sums have no other use for.
+  void partial_sums_of_segments() {
+    for (int i = 0; i < space_.outputs; ++i) {
+      Operand& op = space_.operand[i];
+      if (op.walk != 'g') continue;
+      op.stride[0] = segment_rows;
+      op.stride[1] = int64_t(segment_sums_) * segments() * cols();
+    }
+  }
+
+  // Into how many parts the blocks of the GPU cut a segment, each of which has one: `turns` are what
+  // a block would take alone, `most` the blocks that run at once, and a part takes one turn more for
+  // its sums. Parts of shifted rows come in multiples of the vector.
+  int64_t cut_segment(int64_t turns, int64_t most, int64_t least_turns) const {
+    const int64_t apart = request_.across ? request_.vector : 1;
+    const int64_t waves = 4;  // more blocks than so many times `most` even out nothing
+    const int64_t enough = (multiprocessors(request_.device.index()) + segments() - 1) / segments();
+    const int64_t limit =
+        std::min<int64_t>({turns, std::max(turns / least_turns, enough), 65535});  // of grid_y
+    int64_t best = apart, least = INT64_MAX;
+    for (int64_t n = apart; n <= std::max(limit, apart); n += apart) {
+      const int64_t blocks = n * segments();
+      if (n > apart && blocks > waves * most) break;
+      const int64_t taken = (blocks + most - 1) / most * ((turns + n - 1) / n + 1);
+      if (taken < least) best = n, least = taken;
+    }
+    return best;
   }
 
   Launch on_cuda(at::ArrayRef<uint64_t> random) {
     request_.vector = vector_width();
     int64_t vectors = cols() / request_.vector;
     const int widest = most_vector_width();
-    if (request_.vector < widest && shift_rows(widest)) {
+    // A segment of shifted rows is cut into as many parts as a vector has elements, at least.
+    const bool too_short = segment_sums_ && segment_rows < widest;
+    if (request_.vector < widest && !too_short && shift_rows(widest)) {
       request_.across = true;
       request_.vector = widest;
       vectors = cols() / widest;
@@ -211,13 +253,22 @@ class RowPlan {
       turns = (turns + apart - 1) / apart * apart;
       most = std::max(most / apart, int64_t(1)) * apart;
     }
-    const int64_t blocks = std::min(turns, most);
-    partial_sums(blocks);
+    int64_t blocks = std::min(turns, most);
+    if (segment_sums_) {
+      const int64_t each = (segment_rows + kernel.unroll - 1) / kernel.unroll;
+      const int64_t least_turns = std::max<int64_t>(kLeastRows / kernel.unroll, 1);
+      segment_parts = cut_segment(each, kernel.max_grid, least_turns);
+      blocks = segment_parts * segments();
+    }
+    parts = blocks;
+    partial_sums();
+    partial_sums_of_segments();
     Launch launch{request_.device, kernel};
     pack(launch.words, space_, request_.given.words, random, request_.across ? 1 : request_.vector);
     if (request_.across)  // the divider of dimension 0, which rows do not need
       launch.words[size_t(space_.operands + space_.dims)] = uint64_t(pitch_);
-    launch.grid_x = unsigned(blocks * kernel.cluster);
+    launch.grid_x = unsigned(segment_parts ? segments() : blocks * kernel.cluster);
+    launch.grid_y = unsigned(segment_parts ? segment_parts : 1);
     return launch;
   }
 
@@ -229,22 +280,38 @@ class RowPlan {
     request_.long_rows = request_.generated && cols() >= kLeastLong;
     const Compiled kernel = find_kernel(request_, space_);
     const int64_t threads = at::get_num_threads();
-    partial_sums(threads);
-    if (sums_)  // threads add to their row
+    parts = threads;
+    partial_sums();
+    partial_sums_of_segments();
+    if (partial.defined())  // threads add to their row
       std::memset(partial.mutable_data_ptr(), 0, partial.nbytes());
     Launch launch{request_.device, kernel};
     pack(launch.words, space_, request_.given.words, random, 1);
     launch.items = rows();
     launch.weight = cols();
     if (sums_) launch.slots = threads;
+    if (segment_sums_) cut_segments(launch, threads);
     return launch;
+  }
+  // Threads get whole parts of segments: several each, so that they have nearly as much to do, but
+  // no shorter ones than it takes for each to have one.
+  void cut_segments(Launch& launch, int64_t threads) {
+    constexpr int64_t kEach = 4, kLeastRows = 16;
+    const auto of_segment = [&](int64_t n) { return (n + segments() - 1) / segments(); };
+    const int64_t most = std::max(segment_rows / kLeastRows, of_segment(threads));
+    const int64_t wanted = std::min({of_segment(kEach * threads), most, segment_rows});
+    const int64_t rows_of_part = (segment_rows + wanted - 1) / wanted;
+    segment_parts = (segment_rows + rows_of_part - 1) / rows_of_part;
+    launch.words[size_t(space_.operands + space_.dims)] = uint64_t(rows_of_part);  // a divider's
+    launch.items = segments() * segment_parts;
+    launch.weight = rows_of_part * cols();
   }
 
   Request& request_;
   Space& space_;
   at::IntArrayRef shape_;
   at::ArrayRef<Shape> strides_;  // one per operand that is not a value
-  size_t sums_ = 0;
+  size_t sums_ = 0, segment_sums_ = 0;
   int64_t pitch_ = 0;
 };
 

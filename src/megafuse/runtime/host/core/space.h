@@ -157,7 +157,7 @@ inline bool lay_out(Space& space, at::IntArrayRef shape, at::ArrayRef<Shape> str
 inline void set_walks(Space& space, int dim = 0) {
   for (int i = 0; i < space.operands; ++i) {
     Operand& op = space.operand[i];
-    if (std::strchr("vnrwi", op.walk)) continue;
+    if (std::strchr("vnrgwi", op.walk)) continue;
     op.walk = op.stride[dim] == 1 ? 'c' : op.stride[dim] == 0 ? 'b' : 's';
   }
 }

@@ -102,9 +102,11 @@ struct KernelStep {
     SumList sums;
     for (size_t i = 0; i < size_t(outputs); ++i) {
       const Walked& o = operands[i];
-      if (o.walk == 'r')
-        sums.push_back({int(i), o.dtype, memory.buffers[o.buffer], read(o.strides, memory.slots),
-                        memory.slots[o.offset].integer});
+      if (o.walk != 'r') continue;
+      const Shape strides = read(o.strides, memory.slots);
+      const bool by_segment = row_wise && keeps_segments(read(shape, memory.slots), strides);
+      sums.push_back({int(i), o.dtype, memory.buffers[o.buffer], strides,
+                      memory.slots[o.offset].integer, by_segment});
     }
     if (sums.empty()) return made.run();
     run_summing(made, way, sums, read(shape, memory.slots));
@@ -194,11 +196,27 @@ struct KernelStep {
   }
 
   static Planned plan_rows(Request& request, Space& space, const Shape& sizes,
-                           at::ArrayRef<Shape> strides) {
+                           c10::SmallVector<Shape, 8>& strides) {
+    const int64_t segment_rows = rows_of_segments(space, sizes, strides);
+    Order logical(sizes.size());
+    std::iota(logical.rbegin(), logical.rend(), 0);
+    for (int i = 0; i < space.outputs; ++i) {
+      Operand& sum = space.operand[i];
+      if (sum.walk != 'r' || !keeps_segments(sizes, strides[i])) continue;
+      if (segment_rows) {
+        sum.walk = 'g';
+        strides[i].assign(sizes.size(), 0);
+      } else {  // all terms as they are
+        sum.walk = 'c';
+        sum.word = 0;  // allocated later, and aligned
+        strides[i] = dense_strides(sizes, logical);
+      }
+    }
     RowPlan rows(request, space, sizes, strides);
+    rows.segment_rows = segment_rows;
     Planned made{rows.plan({})};
-    if (rows.partial.defined())
-      made.way = {rows.partial.size(0), sizes.back(), rows.partial.scalar_type()};
+    made.way = {rows.parts, sizes.back(), sum_dtype(request.device, request.use_double),
+                rows.segment_parts, segment_rows ? space.numel / sizes.back() / segment_rows : 0};
     return made;
   }
 

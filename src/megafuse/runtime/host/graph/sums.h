@@ -1,5 +1,5 @@
-// The sums of a generated kernel (walk 'r'): their partial sums, and these added up to where the
-// program wants them.
+// The sums of a generated kernel (walk 'r', or 'g' of segments): their partial sums, and these
+// added up to where the program wants them.
 #pragma once
 
 #include <ATen/ops/as_strided.h>
@@ -16,36 +16,87 @@ struct Sum {
   at::Tensor out;        // the buffer that has it,
   Shape strides;         // by dimensions of the index space, 0 for what is summed
   int64_t offset;        // in elements, from the buffer's first
+  bool by_segment;       // over the rows of each segment, not over all
 };
 using SumList = c10::SmallVector<Sum, 2>;
 
 // How a launch sums: in parts, or where no driver walks its layout (parts is 0), by writing all
-// terms for the library to add up.
+// terms for the library to add up. Sums of a row-wise kernel that keep outer dimensions are over the
+// rows of each segment, and have parts of their own: partial[segment_parts, sums, segments, kept].
 struct SumWay {
   int64_t parts = 0, kept = 0;
   at::ScalarType dtype = at::kFloat;  // of partial sums
+  int64_t segment_parts = 0, segments = 0;
+
+  int64_t parts_of(bool by_segment) const { return by_segment ? segment_parts : parts; }
+  int64_t kept_of(bool by_segment) const { return by_segment ? segments * kept : kept; }
 };
+
+// Whether a row-wise kernel's sum keeps more than the row. Sizes of 1 keep nothing.
+inline bool keeps_segments(at::IntArrayRef shape, at::IntArrayRef strides) {
+  for (size_t d = 0; d + 1 < shape.size(); ++d)
+    if (shape[d] != 1 && strides[d] != 0) return true;
+  return false;
+}
+
+// How many rows each number of such a sum is over, where outer dimensions are kept and inner ones
+// summed, and the result is dense; else 0.
+inline int64_t rows_of_segment(at::IntArrayRef shape, at::IntArrayRef strides) {
+  const size_t last = shape.size() - 1;
+  int64_t rows = 1, dense = shape[last];
+  if (shape[last] != 1 && strides[last] != 1) return 0;
+  for (size_t d = last; d-- > 0;) {
+    if (shape[d] == 1) continue;
+    if (strides[d] == 0 && dense == shape[last]) {
+      rows *= shape[d];
+    } else {
+      if (strides[d] != dense) return 0;
+      dense *= shape[d];
+    }
+  }
+  return rows;
+}
+
+// The same of all such sums of a kernel; 0 where one of them has to be added up by the library.
+inline int64_t rows_of_segments(const Space& space, at::IntArrayRef shape,
+                                at::ArrayRef<Shape> strides) {
+  // Shorter segments would leave most threads of a block without a row, or of a CPU's vector of
+  // short rows.
+  constexpr int64_t kLeastOfSegment = 2048;  // elements
+  int64_t found = 0;
+  for (int i = 0; i < space.outputs; ++i) {
+    if (space.operand[i].walk != 'r' || !keeps_segments(shape, strides[i])) continue;
+    const int64_t rows = rows_of_segment(shape, strides[i]);
+    if (rows * shape.back() < kLeastOfSegment || (found && found != rows)) return 0;
+    found = rows;
+  }
+  return found;
+}
+
+// Partial sums as the result has them: rounded once. Halves go by way of float, as torch's do.
+template <class T>
+T total_as(double sum) {
+  return T(float(sum));
+}
+template <>
+inline double total_as(double sum) {
+  return sum;
+}
 
 template <class T>
 void add_rows(const double* from, int64_t parts, int64_t apart, int64_t columns, T* to) {
-  for (int64_t k = 0; k < columns; ++k) {
-    double sum = from[k];
-    for (int64_t part = 1; part < parts; ++part) sum += from[part * apart + k];
-    to[k] = T(float(sum));
-  }
-}
-template <>
-inline void add_rows(const double* from, int64_t parts, int64_t apart, int64_t columns,
-                     double* to) {
-  for (int64_t k = 0; k < columns; ++k) {
-    double sum = from[k];
-    for (int64_t part = 1; part < parts; ++part) sum += from[part * apart + k];
-    to[k] = sum;
-  }
+  constexpr int64_t kLine = 64;  // columns of different threads lie in different cache lines
+  split(columns, parts, kLine, INT64_MAX, [&](int64_t begin, int64_t end, int64_t) {
+    for (int64_t k = begin; k < end; ++k) {
+      double sum = from[k];
+      for (int64_t part = 1; part < parts; ++part) sum += from[part * apart + k];
+      to[k] = total_as<T>(sum);
+    }
+  });
 }
 
 // The parts of the n-th sum added up, in their order: the same bits every time. On the CPU there
-// are as many as threads, so that a loop here is all it takes.
+// are about as many as threads, so that a loop here is all it takes.
 inline void finish_sum(const Sum& sum, const at::Tensor& partial, int64_t n, int64_t kept) {
   const at::ScalarType dtype = sum.out.scalar_type();
   char* const to =
@@ -75,23 +126,37 @@ inline void sum_whole(const Sum& sum, at::Tensor terms) {
 // Runs a launch whose sums go so.
 inline void run_summing(Launch& launch, const SumWay& way, const SumList& sums,
                         at::IntArrayRef shape) {
-  if (way.parts == 0) {
-    std::vector<at::Tensor> whole;
-    for (const Sum& sum : sums) {
-      whole.push_back(allocate(shape, {}, sum.terms, launch.device));
-      launch.set_address(sum.operand, whole.back().const_data_ptr());
+  int64_t count[] = {0, 0};  // of sums in parts: over all rows, over those of segments
+  for (const Sum& sum : sums) count[sum.by_segment] += way.parts_of(sum.by_segment) != 0;
+  at::Tensor partial[2];
+  if (count[false])
+    partial[false] = partial_sums(way.parts, count[false], way.kept, way.dtype, launch.device);
+  if (count[true])  // whoever has a part of a segment writes all of its sums
+    partial[true] = allocate({way.segment_parts, count[true] * way.kept_of(true)}, {}, way.dtype,
+                             launch.device);
+  std::vector<at::Tensor> whole(sums.size());
+  int64_t next[] = {0, 0};
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const bool by_segment = sums[i].by_segment;
+    if (!partial[by_segment].defined()) {
+      whole[i] = allocate(shape, {}, sums[i].terms, launch.device);
+      launch.set_address(sums[i].operand, whole[i].const_data_ptr());
+      continue;
     }
-    launch.run();
-    for (size_t i = 0; i < sums.size(); ++i) sum_whole(sums[i], std::move(whole[i]));
-    return;
+    const at::Tensor& parts = partial[by_segment];
+    const int64_t first = next[by_segment]++ * way.kept_of(by_segment);
+    launch.set_address(sums[i].operand, static_cast<const char*>(parts.const_data_ptr()) +
+                                            first * parts.element_size());
   }
-  const int64_t count = int64_t(sums.size());
-  const at::Tensor partial = partial_sums(way.parts, count, way.kept, way.dtype, launch.device);
-  const char* const first = static_cast<const char*>(partial.const_data_ptr());
-  for (int64_t n = 0; n < count; ++n)
-    launch.set_address(sums[n].operand, first + n * way.kept * partial.element_size());
   launch.run();
-  for (int64_t n = 0; n < count; ++n) finish_sum(sums[n], partial, n, way.kept);
+  int64_t n[] = {0, 0};
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const bool by_segment = sums[i].by_segment;
+    if (whole[i].defined())
+      sum_whole(sums[i], std::move(whole[i]));
+    else
+      finish_sum(sums[i], partial[by_segment], n[by_segment]++, way.kept_of(by_segment));
+  }
 }
 
 }  // namespace megafuse::graph
