@@ -162,12 +162,128 @@ def test_gradients_of_a_norm(shape: tuple[int, ...]) -> None:
     assert step.sums == ("grad of weight", "grad of bias")
 
 
+# ---- over the rows of each segment
+
+
+def of_samples(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return (x * y).sum(1), x - y, (x + y).square().sum(1)
+
+
+@pytest.mark.parametrize("shape", [(3, 50, 65), (2, 3000, 3), (300, 2, 9), (1, 40, 8), (3, 1, 7)])
+def test_between_others(shape: tuple[int, int, int]) -> None:
+    both(of_samples, torch.randn(shape), torch.randn(shape))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_between_others_in_other_dtypes_and_layouts(dtype: torch.dtype) -> None:
+    x, y = torch.randn(3, 50, 65).to(dtype), torch.randn(3, 50, 65).to(dtype)
+    both(of_samples, x, y)
+    both(of_samples, x[:, ::2], y[:, 1::2])
+    both(of_samples, x.transpose(0, 1), y.transpose(0, 1))
+    both(of_samples, x, y[:1, :, :1].expand_as(x))
+    both(lambda x, y: (x * y).sum((1, 2)), x.unflatten(1, (5, 10)), y.unflatten(1, (5, 10)))
+    both(lambda x, y: (x * y).sum(2), x.unflatten(1, (5, 10)), y.unflatten(1, (5, 10)))
+
+
+def modulated(x: Tensor, shift: Tensor, scale: Tensor, gate: Tensor) -> Tensor:
+    h = F.layer_norm(x, (x.shape[-1],))
+    h = h * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
+    return x + gate.unsqueeze(1) * h
+
+
+def modulated_norm(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), weight, bias) * scale.unsqueeze(1)
+
+
+def of_heads(x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+    return torch.softmax(x * y[:, None, None], -1) * scale[:, :, None]
+
+
+def gradients(function: Callable[..., Tensor], args: list[Tensor], grad: Tensor) -> list[Tensor]:
+    given = [t.detach().requires_grad_() for t in args]
+    out = function(*given)
+    return [out.detach(), *torch.autograd.grad(out, given, grad.to(out.dtype))]
+
+
+def judge_gradients(fused: Any, function: Callable[..., Tensor], *args: Tensor) -> None:
+    """No further from float64 than twice eager, and a few roundings of the largest."""
+    grad = torch.randn(args[0].shape).to(args[0].dtype)
+    made, eager = (gradients(f, [*args], grad) for f in (fused, function))
+    exact = gradients(function, [t.double() for t in args], grad.double())
+    for mine, theirs, true in zip(made, eager, exact, strict=True):
+        assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+        if true.numel() == 0:
+            continue
+        room = 8 * torch.finfo(mine.dtype).eps * max(1.0, float(true.abs().max()))
+        worst = 2 * float((theirs.double() - true).abs().max()) + room
+        assert float((mine.double() - true).abs().max()) <= worst
+
+
+def samples(batch: int, tokens: int, cols: int) -> list[Tensor]:
+    shares = [torch.randn(batch, cols) for _ in range(3)]
+    return [torch.randn(batch, tokens, cols), *shares]
+
+
+def test_gradients_of_what_a_samples_tokens_share() -> None:
+    """One function, other sizes: odd ones, one sample, one token, none, rows so short that many are
+    summed side by side, segments so short that the library adds up their terms."""
+    fused = fuse(modulated)
+    sizes = [(3, 50, 65), (2, 40, 384), (1, 9, 64), (4, 1, 80), (5, 700, 8), (2, 3, 4)]
+    for size in [*sizes, (3, 0, 8), (0, 3, 8), (16, 64, 65)]:
+        judge_gradients(fused, modulated, *samples(*size))
+    backward = fused.explain(*(t.requires_grad_() for t in samples(3, 50, 65))).backward
+    assert backward is not None
+    (step,) = backward.steps
+    assert set(step.sums) == {"grad of shift", "grad of scale", "grad of gate"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_gradients_of_what_is_shared_in_other_dtypes(dtype: torch.dtype) -> None:
+    fused = fuse(modulated)
+    for size in ((3, 50, 65), (5, 300, 8)):
+        judge_gradients(fused, modulated, *(t.to(dtype) for t in samples(*size)))
+
+
+@pytest.mark.parametrize("size", [(3, 50, 65), (2, 600, 5), (7, 2, 9)])
+def test_segments_beside_sums_over_all_rows(size: tuple[int, int, int]) -> None:
+    x, scale, _, _ = samples(*size)
+    weight, bias = torch.randn(size[-1]), torch.randn(size[-1])
+    judge_gradients(fuse(modulated_norm), modulated_norm, x, weight, bias, scale)
+
+
+@pytest.mark.slow
+def test_segments_of_heads_and_of_layouts() -> None:
+    """Gradients over heads and tokens and over tokens alone, of rows that lie apart."""
+    x, y, scale = torch.randn(2, 3, 40, 70), torch.randn(2, 70), torch.randn(2, 3, 70)
+    judge_gradients(fuse(of_heads), of_heads, x, y, scale)
+    judge_gradients(fuse(of_heads), of_heads, x.transpose(1, 2).contiguous().transpose(1, 2), y, scale)
+    x, shift, scale, gate = samples(6, 50, 130)
+    apart = (x[::2, ::2, ::2], shift[::2, ::2], scale[::2, ::2], gate[:3, 65:])
+    judge_gradients(fuse(modulated), modulated, *apart)
+
+
+def test_segments_find_the_same_every_time() -> None:
+    args, grad = samples(3, 200, 130), torch.randn(3, 200, 130)
+    fused, before = fuse(modulated), torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2, 2):
+            torch.set_num_threads(threads)
+            found.append(gradients(fused, args, grad))
+    finally:
+        torch.set_num_threads(before)
+    for one, two, again in zip(*found, strict=True):
+        assert torch.equal(two, again)
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+
+
 def test_explain_tells_the_sums() -> None:
     x = torch.randn(6, 4)
     text = str(fuse(products).explain(x, x))
     assert "adds up, without storing the terms: result" in text
-    text = str(fuse(lambda x: (x * x).sum(1)).explain(torch.randn(3, 4, 5)))
-    assert "it sums dimensions that lie between others that stay" in " ".join(text.split())
+    text = str(fuse(lambda x: (x * x).sum((1, 3))).explain(torch.randn(3, 4, 5, 6, 7)))
+    assert "it sums dimensions that lie on both sides of others" in " ".join(text.split())
     text = str(fuse(lambda x: x.amax(0)).explain(x))
     assert "reduces dimensions that are not the last, and is no sum" in " ".join(text.split())
 
@@ -175,11 +291,19 @@ def test_explain_tells_the_sums() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(nvrtc.problem() is not None, reason="needs NVRTC")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("function", [products, squared_error, images, norm])
+@pytest.mark.parametrize(
+    "function", [products, squared_error, images, norm, of_samples, modulated, modulated_norm]
+)
 def test_cuda_sources_compile(function: Callable[..., Any], dtype: torch.dtype) -> None:
-    shapes = {images: [(2, 6, 8, 8)] * 2, norm: [(64, 384), (384,), (384,)]}
+    shapes: dict[Callable[..., Any], list[tuple[int, ...]]] = {
+        images: [(2, 6, 8, 8)] * 2,
+        norm: [(64, 384), (384,), (384,)],
+        of_samples: [(4, 64, 384)] * 2,
+        modulated: [(4, 64, 384), *[(4, 384)] * 3],
+        modulated_norm: [(4, 64, 384), (384,), (384,), (4, 384)],
+    }
     args = [torch.randn(s, dtype=dtype) for s in shapes.get(function, [(64, 384)] * 2)]
-    if function is norm:
+    if function in (norm, modulated, modulated_norm):
         args = [t.requires_grad_() for t in args]
     made = compiled(function, args, {}, "fused", torch.device("cuda"))
     plans = [made.forward[1], *([made.backward[1]] if made.backward else [])]

@@ -492,6 +492,69 @@ add(
     gradients=True,
 )
 
+# ---- sums over the rows of each segment: gradients of what a sample's tokens share, several of them
+# and beside sums over all rows; rows of one block that a segment does not fill, shifted rows, rows
+# that no block holds, and segments so short that the library adds up their terms
+
+
+def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:]) * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
+
+
+def modulated_twice(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight, bias) * scale.unsqueeze(1)
+
+
+def samples(*shapes: tuple[int, int, int], dtype: torch.dtype = torch.float32) -> list[Any]:
+    return [sized(s, (s[0], s[2]), (s[0], s[2]), dtype=dtype) for s in shapes]
+
+
+add(
+    "segments",
+    "modulated",
+    modulated,
+    *samples((3, 50, 64), (1, 40, 64), (2, 1, 2100), (4, 700, 8), (300, 30, 72), (5, 2, 40)),
+    *samples((3, 19, 132), (2, 50, 300), dtype=BF16),
+    *samples((2, 40, 64), dtype=DOUBLE),
+    gradients=True,
+)
+add(
+    "segments",
+    "shifted",
+    modulated,
+    *samples((3, 50, 67), (5, 3, 1001), (2, 19, 131)),
+    *samples((3, 70, 75), (2, 9, 2881), (2, 5, 1001), dtype=BF16),
+    gradients=True,
+)
+add("segments", "long", modulated, *samples((2, 3, 66_000), (2, 17, 9001)), gradients=True)
+add(
+    "segments",
+    "beside_weights",
+    modulated_twice,
+    sized((3, 40, 64), (64,), (64,), (3, 64)),
+    sized((2, 21, 131), (131,), (131,), (2, 131), dtype=BF16),
+    sized((3, 2, 16), (16,), (16,), (3, 16)),
+    gradients=True,
+)
+add(
+    "segments",
+    "of_heads",
+    lambda x, y: ((x.softmax(-1) * y).sum((1, 2)), (x.softmax(-1) * y).sum(2)),
+    sized((2, 3, 20, 130), (2, 3, 20, 130)),
+    sized((2, 3, 9, 300), (3, 9, 300)),
+    lambda: (normal(2, 20, 3, 130).transpose(1, 2), normal(130, dtype=BF16)),
+)
+add(
+    "segments",
+    "of_elements",
+    lambda x, y: ((x * y).sum(1), x - y, (x + y).square().sum(1)),
+    sized((3, 50, 64), (3, 50, 64)),
+    sized((2, 300, 7), (300, 7)),
+    sized((70, 3, 40), (70, 1, 40), dtype=BF16),
+    sized((2, 33, 1025), (1025,), dtype=DOUBLE),
+    lambda: (normal(4, 60, 16)[:, ::2], normal(4, 16, 30).transpose(1, 2)),
+)
+
 
 def with_nan(*shape: int) -> Tensor:
     x = normal(*shape)
@@ -505,4 +568,5 @@ QUICK = {
     "rows": ["softmax-4", "softmax-9", "layer_norm_bf16-2", "many-1"],
     "shifted": ["layer_norm-0", "lying_otherwise-0"],
     "reductions": ["arguments-3", "of_rows-1"],
+    "segments": ["modulated-0", "shifted-3", "beside_weights-0", "of_elements-0"],
 }

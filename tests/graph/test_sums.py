@@ -19,7 +19,7 @@ def sums(plan: Plan) -> list[int]:
     return [len(kernel.sums) for kernel in plan.kernels]
 
 
-@pytest.mark.parametrize("dims", [0, (0, 1), (0, 1, 2), (0, 2), (1, 2), (0, 1, 2, 3), None])
+@pytest.mark.parametrize("dims", [0, 1, (0, 1), (0, 1, 2), (0, 2), (1, 2), (0, 1, 2, 3), None])
 def test_no_term_is_written(dims: Any) -> None:
     x = r(3, 5, 4) if dims != (0, 1, 2, 3) else r(3, 5, 4, 2)
     plan = check(
@@ -31,12 +31,17 @@ def test_no_term_is_written(dims: Any) -> None:
         assert (kernels(plan), calls(plan), sums(plan)) == (1, [], [1])
 
 
-def test_between_others_it_is_the_librarys() -> None:
-    plan = check(lambda x: (x * x).sum(1), r(3, 5, 4))
-    assert (kernels(plan), calls(plan)) == (1, ["aten::sum"])
+def test_between_others() -> None:
+    plan = check(lambda x: (x * x).sum((1, 2)), r(3, 5, 4, 2))
+    assert (kernels(plan), calls(plan), sums(plan)) == (1, [], [1])
     # Of the same shape, but as memory has it the middle is first.
     plan = check(lambda x: (x * x).sum(1), r(5, 3, 4).transpose(0, 1))
     assert (kernels(plan), calls(plan)) == (1, [])
+
+
+def test_on_both_sides_of_what_stays_it_is_the_librarys() -> None:
+    plan = check(lambda x: (x * x).sum((1, 3)), r(3, 5, 4, 6, 2))
+    assert (kernels(plan), calls(plan)) == (1, ["aten::sum"])
 
 
 def test_beside_whole_results() -> None:
@@ -77,6 +82,48 @@ def test_gradients_of_weights_are_in_the_kernel_of_the_rows() -> None:
     plan, found, expected = backward_of(norm, *args)
     torch.testing.assert_close(found, expected)
     assert (kernels(plan), sums(plan), calls(plan)) == (1, [2], [])
+
+
+def modulated(x: Any, shift: Any, scale: Any) -> Any:
+    h = torch.nn.functional.layer_norm(x, x.shape[-1:])
+    return h * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_of_what_a_samples_rows_share_are_in_their_kernel(dtype: torch.dtype) -> None:
+    args = [t.to(dtype).requires_grad_() for t in (r(2, 3, 8), r(2, 8), r(2, 8))]
+    plan, found, expected = backward_of(modulated, *args)
+    torch.testing.assert_close(found, expected)
+    assert (kernels(plan), sums(plan), calls(plan)) == (1, [2], [])
+    for out in plan.kernels[0].sums:
+        assert out.buffer is not None
+        assert out.buffer.dtype == dtype
+
+
+def test_segments_beside_sums_over_all_rows() -> None:
+    def norm(x: Any, w: Any, b: Any, scale: Any) -> Any:
+        return torch.nn.functional.layer_norm(x, (8,), w, b) * scale.unsqueeze(1)
+
+    args = [t.requires_grad_() for t in (r(2, 3, 8), r(8), r(8), r(2, 8))]
+    plan, found, expected = backward_of(norm, *args)
+    torch.testing.assert_close(found, expected)
+    assert (kernels(plan), sums(plan), calls(plan)) == (1, [3], [])
+
+
+def test_rows_are_cut_into_segments_one_way() -> None:
+    """Over heads and tokens, and over tokens: the second is a kernel of its own."""
+
+    def both(x: Any, y: Any) -> Any:
+        h = torch.softmax(x, -1) * y
+        return h.sum((1, 2)), h.sum(2)
+
+    plan = check(both, r(2, 3, 4, 5), r(5))
+    assert (kernels(plan), sums(plan), calls(plan)) == (2, [1, 1], [])
+
+
+def test_what_is_kept_between_summed_rows_is_no_segment() -> None:
+    plan = check(lambda x: torch.softmax(x, -1).sum(1), r(2, 3, 4, 5))
+    assert (kernels(plan), sums(plan), calls(plan)) == (2, [0, 1], [])
 
 
 def test_rows_that_lie_beside_no_sum() -> None:

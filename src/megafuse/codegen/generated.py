@@ -169,7 +169,8 @@ def _cpu(kernel: Generated) -> str:
     if kernel.short_rows:
         driver = "GraphShortRowsCpu<Kernel>"
     if kernel.sums:
-        driver = f"Sum{'Columns' if kernel.sums == 'sum_columns' else 'Rows'}Cpu<Kernel>"
+        which = {"sum_columns": "Columns", "sum_segments": "Segments"}.get(kernel.sums, "Rows")
+        driver = f"Sum{which}Cpu<Kernel>"
     slot = ", slot" if kernel.row_wise or kernel.sums else ""
     return (
         f'extern "C" void {kernel.symbol}(const mf::u64* words, mf::i64 begin, mf::i64 end,\n'

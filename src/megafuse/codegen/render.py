@@ -30,6 +30,8 @@ SUM_CALLS = {
     "sum_columns": "columns()",
     "sum_rows": "rows<256>()",
     "sum_short_rows": "rows<32>()",
+    "sum_segments": "segments()",
+    "sum_short_segments": "short_segments()",
 }
 WORKER_THREADS = 256  # a block's
 

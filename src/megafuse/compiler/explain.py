@@ -232,7 +232,7 @@ def _why_the_library_reduces(value: Reduce) -> str:
     if len(value.dims) == len(value.source.shape):
         return "all elements are one row, too long for a thread"
     if value.kind == "sum" and value.dtype.is_floating_point:
-        return "it sums dimensions that lie between others that stay"
+        return "it sums dimensions that lie on both sides of others that stay"
     return "it reduces dimensions that are not the last, and is no sum of floats"
 
 

@@ -112,10 +112,12 @@ def _summed(row_wise: bool, shape: Sequence[int], strides: Sequence[int]) -> str
 
 
 def _sum_family(step: Kernel, sizes: Sequence[int], strides: Sequence[int]) -> str:
-    """Of a kernel that is not row-wise: by what is last, kept or summed."""
+    """Of a kernel that is not row-wise: by what is last, kept or summed, and first."""
     if step.body.row_wise:
         return ""
-    return "sum_columns" if strides[-1] != 0 and sizes[-1] != 1 else "sum_rows"
+    if strides[-1] == 0 or sizes[-1] == 1:
+        return "sum_rows"
+    return "sum_segments" if strides[0] != 0 and 0 in strides else "sum_columns"
 
 
 def _walk(operand: Operand, strides: Sequence[int]) -> str:

@@ -196,12 +196,12 @@ class _Description:
     def walked(self, operand: Operand, walk: str, result: int) -> tuple[Any, ...]:
         offset, strides = self.code.slot(operand.offset), self.code.slots(operand.strides)
         if operand.buffer is None:
-            return -1, torch.int64, walk, result, offset, strides
-        number = self.number(operand.buffer)
-        return number, operand.buffer.dtype, walk, result, offset, strides
+            return -1, torch.int64, walk, result, offset, strides, torch.int64
+        number, dtype = self.number(operand.buffer), operand.buffer.dtype
+        return number, dtype, walk, result, offset, strides, dtype
 
     def summed(self, operand: Operand, result: int, step: Kernel) -> tuple[Any, ...]:
-        """As walked, with the dtype of its terms in place of what is stored in the end."""
+        """As walked, with the dtype of its terms first; that of what is stored in the end is last."""
         number, _, *walk = self.walked(operand, "r", result)
         terms = torch.float64 if step.body.outputs[result].dtype == "Double" else torch.float32
         return number, terms, *walk

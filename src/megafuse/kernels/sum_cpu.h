@@ -104,6 +104,40 @@ struct SumColumnsCpu : SumCpu<K, true> {
   }
 };
 
+// B counts segments, each summed column by column over A: parts [begin, end) of segments, whose
+// number of rows is a word. A part is what SumColumnsCpu sums, with addresses of its segment's.
+template <class K>
+struct SumSegmentsCpu {
+  const u64* words;
+
+  SumSegmentsCpu(const u64* w, i64) : words(w) {}
+
+  void run(i64 begin, i64 end) {
+    const i64 kept = i64(words[K::size + 1]), segments = i64(words[K::size]);
+    const i64 length = i64(words[K::numel]) / segments / kept, rows = i64(words[K::divider]);
+    const i64 parts = (length + rows - 1) / rows;
+    for (i64 at = begin; at < end; ++at) {
+      const i64 part = at % parts, first = part * rows;
+      u64 moved[K::words];
+      for (int i = 0; i < K::words; ++i) moved[i] = words[i];
+      move(moved, at / parts, kept, typename MakeIndices<K::outputs>::type(),
+           typename MakeIndices<K::inputs>::type());
+      SumColumnsCpu<K>(moved, part).run(first, first + rows < length ? first + rows : length);
+    }
+  }
+  template <int... O, int... I>
+  void move(u64* moved, i64 segment, i64 kept, Indices<O...>, Indices<I...>) const {
+    (move_one<typename At<O, typename K::Outputs>::type>(moved, O, segment, kept), ...);
+    (move_one<typename At<I, typename K::Inputs>::type>(moved, K::outputs + I, segment, kept), ...);
+  }
+  template <class Op>
+  void move_one(u64* moved, int op, i64 segment, i64 kept) const {
+    const i64 apart = Op::walk == 'r' ? kept : i64(words[K::stride + op * K::dims]);
+    const i64 size = Op::walk == 'v' ? 0 : Op::walk == 'i' ? 1 : i64(sizeof(typename Op::T));
+    moved[op] += u64(segment * apart * size);
+  }
+};
+
 // B > 1: elements [begin, end) of the whole index space, each row summed to one number.
 template <class K>
 struct SumRowsCpu : SumCpu<K, false> {

@@ -1,6 +1,7 @@
 // The CUDA driver for backwards that also sum: the index space is (outer A, kept K, inner B), and
 // results with walk 'r' are summed over A and B. Each block writes one row of partial sums; they
-// are added up afterwards, so the result does not depend on the order blocks run in.
+// are added up afterwards, so the result does not depend on the order blocks run in. With segments
+// dimension B counts these, and results are summed over A alone.
 #pragma once
 
 #include "pointwise_cuda.h"
@@ -23,6 +24,7 @@ struct SumCuda : PointwiseCuda<K, kVector, 1, Index> {
   static constexpr int kTall = kThreads / kWide;  // rows at a time
 
   F sums[K::outputs][kVector] = {};
+  Index segment = 0;
 
   __device__ __forceinline__ explicit SumCuda(const u64* w) : Base(w) {}
 
@@ -48,11 +50,11 @@ struct SumCuda : PointwiseCuda<K, kVector, 1, Index> {
     decltype(Base::template load_all<kVector, 1>(Place(), AllInputs())) groups[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      groups[i] = Base::template load_all<kVector, 1>(place(0, k, a + i * step), AllInputs());
+      groups[i] = Base::template load_all<kVector, 1>(place(segment, k, a + i * step), AllInputs());
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const auto results = Base::template compute<kVector>(groups[i], 0, AllInputs());
-      (keep<1, O>(place(0, k, a + i * step), results.item), ...);
+      (keep<1, O>(place(segment, k, a + i * step), results.item), ...);
     }
   }
 
@@ -69,18 +71,28 @@ struct SumCuda : PointwiseCuda<K, kVector, 1, Index> {
   template <int O>
   __device__ __forceinline__ void write(Index part, Index k, F total) const {
     using T = typename Out<O>::T;
-    reinterpret_cast<T*>(words[O])[part * stride(O, 2) + k] = cast<T>(total);
+    const Index first = segment * Index(words[K::size + 1]);
+    reinterpret_cast<T*>(words[O])[part * stride(O, 2) + first + k] = cast<T>(total);
   }
 
   // B == 1. A block sums kWide vectors of columns over its share of the rows (blockIdx.y).
-  __device__ __forceinline__ void columns() { columns(AllOutputs()); }
+  __device__ __forceinline__ void columns() {
+    const Index kept = Index(words[K::size + 1]);
+    columns(blockIdx.x, kept, Index(words[K::numel]) / kept, AllOutputs());
+  }
+  // The same of one segment: its blocks follow each other.
+  __device__ __forceinline__ void segments() {
+    const Index kept = Index(words[K::size + 1]), count = Index(words[K::size]);
+    const Index tiles = Index(gridDim.x) / count;
+    segment = Index(blockIdx.x) / tiles;
+    columns(Index(blockIdx.x) - segment * tiles, kept, Index(words[K::numel]) / count / kept,
+            AllOutputs());
+  }
 
   template <int... O>
-  __device__ __forceinline__ void columns(Indices<O...> all) {
-    const Index kept = Index(words[K::size + 1]);
-    const Index outer = Index(words[K::numel]) / kept;
+  __device__ __forceinline__ void columns(Index tile, Index kept, Index outer, Indices<O...> all) {
     const int x = threadIdx.x % kWide, y = threadIdx.x / kWide;
-    const Index k = (Index(blockIdx.x) * kWide + x) * kVector;
+    const Index k = (tile * kWide + x) * kVector;
     const Index step = Index(gridDim.y) * kTall;
     Index a = Index(blockIdx.y) * kTall + y;
     if (k < kept) {
@@ -89,9 +101,35 @@ struct SumCuda : PointwiseCuda<K, kVector, 1, Index> {
       if constexpr (K::operands == 2)
         for (; a + (kUnderWay - 1) * step < outer; a += kUnderWay * step)
           add_rows<kUnderWay>(k, a, step, all);
-      for (; a < outer; a += step) add<1, kVector>(place(0, k, a), all);
+      for (; a < outer; a += step) add<1, kVector>(place(segment, k, a), all);
     }
     (finish_columns<O>(k, kept, x, y), ...);
+  }
+
+  // Segments of a few rows, or very many: a thread sums a vector of columns of one of them alone.
+  __device__ __forceinline__ void short_segments() { short_segments(AllOutputs()); }
+
+  template <int... O>
+  __device__ __forceinline__ void short_segments(Indices<O...> all) {
+    const Index kept = Index(words[K::size + 1]), count = Index(words[K::size]);
+    const Index outer = Index(words[K::numel]) / count / kept;
+    const Index vectors = kept / kVector;
+    const Index at = Index(blockIdx.x) * kThreads + Index(threadIdx.x);
+    segment = at / vectors;
+    if (segment >= count) return;
+    const Index k = (at - segment * vectors) * kVector;
+    constexpr int kUnderWay = 4;
+    Index a = 0;
+    for (; a + kUnderWay <= outer; a += kUnderWay) add_rows<kUnderWay>(k, a, 1, all);
+    for (; a < outer; ++a) add<1, kVector>(place(segment, k, a), all);
+    (write_vector<O>(k), ...);
+  }
+  template <int O>
+  __device__ __forceinline__ void write_vector(Index k) const {
+    if constexpr (Out<O>::walk == 'r') {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) write<O>(0, k + v, sums[O][v]);
+    }
   }
 
   // One for all sums, whatever their number. + 1: rows start in different banks.

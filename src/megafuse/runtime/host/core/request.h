@@ -17,10 +17,13 @@ enum class Family : uint8_t {
   kSumShortRows,
   kRowsForward,
   kRowsBackward,
+  kSumSegments,
+  kSumShortSegments,
 };
 inline const char* name_of(Family family) {
   static const char* const names[] = {"forward",        "backward",     "sum_columns",  "sum_rows",
-                                      "sum_short_rows", "rows_forward", "rows_backward"};
+                                      "sum_short_rows", "rows_forward", "rows_backward", "sum_segments",
+                                      "sum_short_segments"};
   return names[int(family)];
 }
 

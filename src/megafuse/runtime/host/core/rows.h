@@ -290,21 +290,14 @@ class RowPlan {
     launch.items = rows();
     launch.weight = cols();
     if (sums_) launch.slots = threads;
-    if (segment_sums_) cut_segments(launch, threads);
+    if (segment_sums_) {
+      const int64_t together = rows_of_part(segments(), segment_rows);
+      segment_parts = (segment_rows + together - 1) / together;
+      launch.words[size_t(space_.operands + space_.dims)] = uint64_t(together);  // a divider's
+      launch.items = segments() * segment_parts;
+      launch.weight = together * cols();
+    }
     return launch;
-  }
-  // Threads get whole parts of segments: several each, so that they have nearly as much to do, but
-  // no shorter ones than it takes for each to have one.
-  void cut_segments(Launch& launch, int64_t threads) {
-    constexpr int64_t kEach = 4, kLeastRows = 16;
-    const auto of_segment = [&](int64_t n) { return (n + segments() - 1) / segments(); };
-    const int64_t most = std::max(segment_rows / kLeastRows, of_segment(threads));
-    const int64_t wanted = std::min({of_segment(kEach * threads), most, segment_rows});
-    const int64_t rows_of_part = (segment_rows + wanted - 1) / wanted;
-    segment_parts = (segment_rows + rows_of_part - 1) / rows_of_part;
-    launch.words[size_t(space_.operands + space_.dims)] = uint64_t(rows_of_part);  // a divider's
-    launch.items = segments() * segment_parts;
-    launch.weight = rows_of_part * cols();
   }
 
   Request& request_;

@@ -1,13 +1,16 @@
 // Sums inside a pointwise kernel: the gradients of broadcast arguments.
 //
 // The index space is recast as (outer A, kept K, inner B): everything summed varies along K alone.
-// B == 1 sums columns, else rows are summed. Every block (every thread, on the CPU) writes its own
+// B == 1 sums columns, else rows are summed. Generated kernels also sum the columns of segments, each
+// A rows of K: dimension B, which columns do not need, then counts these. Every block (every thread, on the CPU) writes its own
 // row of partial sums, and a second, small launch adds these up in a fixed order: the same bits
 // every time, and no full-size temporary.
 #pragma once
 
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
+
+#include <optional>
 
 #include "core/allocate.h"
 #include "core/launch.h"
@@ -23,10 +26,14 @@ inline at::ScalarType sum_dtype(c10::Device device, bool use_double) {
 struct SumPlan {
   bool possible = false;
   int64_t outer = 1, kept = 1, inner = 1;
+  int64_t segments = 1;
+
+  int64_t results() const { return segments * kept; }
 };
 
-// Recasts a laid-out space into exactly three dimensions (inner, kept, outer), if it has that form.
-inline SumPlan plan_sum(Space& space) {
+// Recasts a laid-out space into exactly three dimensions (inner, kept, outer), if it has that form;
+// `by_segment`: or into (segments, kept, outer).
+inline SumPlan plan_sum(Space& space, bool by_segment = false) {
   SumPlan plan;
   std::string pattern;  // innermost first: K where the summed outputs vary, R where not
   for (int d = 0; d < space.dims; ++d) {
@@ -44,9 +51,11 @@ inline SumPlan plan_sum(Space& space) {
     int inner, kept, outer;  // which dimension each is, or -1
   };
   static constexpr Form forms[] = {
-      {"R", 0, -1, -1}, {"RK", 0, 1, -1}, {"KR", -1, 0, 1}, {"RKR", 0, 1, 2}};
+      {"R", 0, -1, -1}, {"RK", 0, 1, -1}, {"KR", -1, 0, 1}, {"RKR", 0, 1, 2}, {"KRK", 2, 0, 1}};
   for (const Form& form : forms) {
     if (pattern != form.pattern) continue;
+    const bool in_segments = pattern == "KRK";
+    if (in_segments && !by_segment) return plan;
     const int from[3] = {form.inner, form.kept, form.outer};
     const Space before = space;
     space.dims = 3;
@@ -55,10 +64,13 @@ inline SumPlan plan_sum(Space& space) {
       for (int i = 0; i < space.operands; ++i)
         space.operand[i].stride[d] = from[d] < 0 ? 0 : before.operand[i].stride[from[d]];
     }
-    for (int i = 0; i < space.outputs; ++i)
-      if (space.operand[i].walk == 'r' && form.kept >= 0 && space.operand[i].stride[1] != 1)
-        return plan;
-    plan = {true, space.size[2], space.size[1], space.size[0]};
+    for (int i = 0; i < space.outputs; ++i) {
+      const Operand& sum = space.operand[i];
+      if (sum.walk != 'r' || form.kept < 0) continue;
+      if (sum.stride[1] != 1 || (in_segments && sum.stride[0] != space.size[1])) return plan;
+    }
+    plan = {true, space.size[2], space.size[1], in_segments ? 1 : space.size[0],
+            in_segments ? space.size[0] : 1};
   }
   return plan;
 }
@@ -71,12 +83,36 @@ constexpr int64_t kShortRow = 128;
 struct SumCut {
   int64_t parts = 1;
   unsigned grid_x = 1, grid_y = 1;
+  int64_t rows = 0;  // CPU, of a part of a segment
 };
+
+// The rows of a part of a segment on the CPU, where threads get whole parts: several each, so that
+// they have nearly as much to do, but no shorter ones than it takes for each to have one.
+inline int64_t rows_of_part(int64_t segments, int64_t rows) {
+  constexpr int64_t kEach = 4, kLeastRows = 16;
+  const int64_t threads = at::get_num_threads();
+  const auto of_segment = [&](int64_t n) { return (n + segments - 1) / segments; };
+  const int64_t most = std::max(rows / kLeastRows, of_segment(threads));
+  const int64_t parts = std::min({of_segment(kEach * threads), most, rows});
+  return (rows + parts - 1) / parts;
+}
 
 inline SumCut cut(const Request& request, const SumPlan& plan, unsigned max_grid, bool one_part) {
   SumCut made;
-  if (!request.device.is_cuda()) {
+  if (request.family == Family::kSumSegments && !request.device.is_cuda()) {
+    made.rows = rows_of_part(plan.segments, plan.outer);
+    made.parts = (plan.outer + made.rows - 1) / made.rows;
+  } else if (!request.device.is_cuda()) {
     made.parts = one_part ? 1 : at::get_num_threads();
+  } else if (request.family == Family::kSumShortSegments) {
+    const int64_t vectors = plan.results() / request.vector;
+    made.grid_x = unsigned((vectors + kSumThreads - 1) / kSumThreads);
+  } else if (request.family == Family::kSumSegments) {
+    const int64_t width = kSumColumns * request.vector;
+    const int64_t tiles = (plan.kept + width - 1) / width * plan.segments;
+    const int64_t most = std::min<int64_t>((plan.outer + 31) / 32, 65535);
+    made.parts = std::clamp<int64_t>(max_grid / tiles, 1, most);
+    made.grid_x = unsigned(tiles), made.grid_y = unsigned(made.parts);
   } else if (request.family == Family::kSumColumns) {
     const int64_t width = kSumColumns * request.vector;
     const int64_t tiles = (plan.kept + width - 1) / width;
@@ -106,7 +142,14 @@ inline void choose_family(Request& request, Space& space, const SumPlan& plan) {
     request.wide_index = needs_64_bits(space);
     set_index_walks(space, along);
   }
-  if (plan.inner == 1)
+  // A thread alone sums a vector of columns where the rows are few, or vectors are many.
+  constexpr int64_t kFewRows = 32, kManyVectors = 1 << 17;
+  if (plan.segments > 1 && request.device.is_cuda() &&
+      (plan.outer <= kFewRows || plan.results() / request.vector >= kManyVectors))
+    request.family = Family::kSumShortSegments;
+  else if (plan.segments > 1)
+    request.family = Family::kSumSegments;
+  else if (plan.inner == 1)
     request.family = Family::kSumColumns;
   else if (request.device.is_cuda() && plan.inner / request.vector <= kShortRow)
     request.family = Family::kSumShortRows;
@@ -124,6 +167,11 @@ inline Launch planned(const Request& request, const Space& space, const SumPlan&
   if (request.family == Family::kSumColumns) {
     launch.items = plan.outer;
     launch.weight = plan.kept;
+  } else if (how.rows) {
+    launch.items = plan.segments * how.parts;
+    launch.weight = how.rows * plan.kept;
+    launch.slots = INT64_MAX;  // each part has a row of its own, whoever sums it
+    launch.words[size_t(space.operands + space.dims)] = uint64_t(how.rows);  // a divider's
   } else {
     launch.items = space.numel;
     launch.align = 64;
@@ -206,22 +254,29 @@ inline at::Tensor sum_by_dimension(const at::Tensor& whole, const at::Tensor& li
   return total.to(like.scalar_type());
 }
 
-// A launch with partial sums: each of its `parts` writes `kept` numbers for each 'r' output.
+// A launch with partial sums: each of its `parts` writes `kept` numbers for each 'r' output. Where
+// it is `complete` there is one part, in the results' own dtype.
 struct Summing {
   Launch launch;
   int64_t parts, kept;
+  bool complete = false;
 };
 
 // The launch of a space that has the form of `plan`, but for the addresses of the 'r' outputs.
-inline Summing plan_summing(Request request, Space& space, const SumPlan& plan) {
+// `stored` is the dtype of all results, where that is one.
+inline Summing plan_summing(Request request, Space& space, const SumPlan& plan,
+                            std::optional<at::ScalarType> stored = {}) {
   choose_family(request, space, plan);
+  const bool complete = request.family == Family::kSumShortSegments && stored;
+  for (int i = 0; i < space.outputs; ++i)
+    if (complete && space.operand[i].walk == 'r') space.operand[i].dtype = *stored;
   int64_t count = 0;
   for (int i = 0; i < space.outputs; ++i) count += space.operand[i].walk == 'r';
   for (int i = 0; i < space.outputs; ++i)  // from one part to the next
-    if (space.operand[i].walk == 'r') space.operand[i].stride[2] = count * plan.kept;
+    if (space.operand[i].walk == 'r') space.operand[i].stride[2] = count * plan.results();
   const Compiled kernel = find_kernel(request, space);
   const SumCut how = cut(request, plan, kernel.max_grid, false);
-  return {planned(request, space, plan, kernel, how), how.parts, plan.kept};
+  return {planned(request, space, plan, kernel, how), how.parts, plan.results(), complete};
 }
 
 // Memory for the partial sums of `count` outputs: threads add to their row, blocks write it.

@@ -22,6 +22,7 @@ struct KernelStep {
     int8_t result;
     int offset;
     Places strides;
+    at::ScalarType stored;  // of a sum: in the end
   };
   struct Word {
     int buffer;  // -1: the slot itself
@@ -220,6 +221,17 @@ struct KernelStep {
     return made;
   }
 
+  // The dtype of all sums, where that is one.
+  std::optional<at::ScalarType> stored_sums() const {
+    std::optional<at::ScalarType> found;
+    for (const Walked& o : operands) {
+      if (o.walk != 'r') continue;
+      if (found && *found != o.stored) return std::nullopt;
+      found = o.stored;
+    }
+    return found;
+  }
+
   Planned plan_sums(Request& request, const Space& given, const Shape& sizes,
                     c10::SmallVector<Shape, 8> strides, const Order& order) const {
     Space space = given;
@@ -227,9 +239,11 @@ struct KernelStep {
     for (int i = 0; i < outputs; ++i)
       if (space.operand[i].walk == 'r') space.operand[i].dtype = dtype;
     lay_out_in(order, space, sizes, strides);
-    if (const SumPlan form = plan_sum(space); form.possible) {
-      Summing made = plan_summing(request, space, form);
-      return {std::move(made.launch), {made.parts, made.kept, dtype}};
+    if (const SumPlan form = plan_sum(space, /*by_segment=*/true); form.possible) {
+      Summing made = plan_summing(request, space, form, stored_sums());
+      SumWay way{made.parts, made.kept, dtype};
+      way.complete = made.complete;
+      return {std::move(made.launch), way};
     }
     // All terms as they are.
     space = given;
