@@ -174,6 +174,21 @@ def test_between_others(shape: tuple[int, int, int]) -> None:
     both(of_samples, torch.randn(shape), torch.randn(shape))
 
 
+@pytest.mark.parametrize("shape", [(3, 50, 65), (300, 2, 9), (9, 20, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_of_what_lies_in_memory(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """Also where the library adds it up: many short segments, layouts that no driver walks."""
+    x = torch.randn(shape).to(dtype)
+    fused = fuse(lambda x: x.sum(1))
+    for given in (x, x.clone().requires_grad_(), x[:, :, ::2], x.transpose(1, 2)):
+        judge(fused(given).detach(), lambda x: x.sum(1), (given.detach(),))
+    flipped = fuse(lambda x: x.flip(1).sum(1))
+    judge(flipped(x), lambda x: x.sum(1), (x,))
+    counted = fuse(lambda x: x.sum(1, dtype=torch.float32))
+    whole = torch.randint(-9, 9, shape)
+    assert torch.equal(counted(whole), whole.sum(1).float())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_between_others_in_other_dtypes_and_layouts(dtype: torch.dtype) -> None:

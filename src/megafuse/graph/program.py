@@ -12,7 +12,7 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
-from megafuse.codegen.body import Scalar, terms
+from megafuse.codegen.body import Applied, Loaded, Scalar, terms
 from megafuse.codegen.functor import definition
 from megafuse.graph import draws
 from megafuse.graph.guards import checked
@@ -196,15 +196,23 @@ class _Description:
     def walked(self, operand: Operand, walk: str, result: int) -> tuple[Any, ...]:
         offset, strides = self.code.slot(operand.offset), self.code.slots(operand.strides)
         if operand.buffer is None:
-            return -1, torch.int64, walk, result, offset, strides, torch.int64
+            return -1, torch.int64, walk, result, offset, strides, torch.int64, -1
         number, dtype = self.number(operand.buffer), operand.buffer.dtype
-        return number, dtype, walk, result, offset, strides, dtype
+        return number, dtype, walk, result, offset, strides, dtype, -1
 
     def summed(self, operand: Operand, result: int, step: Kernel) -> tuple[Any, ...]:
-        """As walked, with the dtype of its terms first; that of what is stored in the end is last."""
-        number, _, *walk = self.walked(operand, "r", result)
-        terms = torch.float64 if step.body.outputs[result].dtype == "Double" else torch.float32
-        return number, terms, *walk
+        """As walked, with the dtype of its terms first and that of what is stored in the end last;
+        then the operand that the terms are as they lie in memory, or -1."""
+        number, _, *walk, _ = self.walked(operand, "r", result)
+        term = step.body.outputs[result]
+        dtype = torch.float64 if term.dtype == "Double" else torch.float32
+        if isinstance(term, Applied) and term.prim.name == "cast":
+            (term,) = term.args
+        source = -1
+        if isinstance(term, Loaded) and not step.body.row_wise:
+            source = len(step.outputs) + len(step.sums) + term.operand
+            source = source if step.inputs[term.operand].buffer else -1
+        return number, dtype, *walk, source
 
     def word(self, word: Size | float | Address, real: bool) -> tuple[int, int]:
         if isinstance(word, Address):

@@ -27,8 +27,8 @@
 //   run_along[R]                      the input that counts the places
 //   load(Run<R>, inputs...)           the element
 //   left(Run<R>, inputs...)           how many places the run has from here
-// Outputs with walk 'r' are summed over all rows, column by column, as in rows.h; those with walk 'g'
-// over the rows of each segment: stride 0 is how many these are, and partial sums lie as
+// Outputs with walk 'r' are summed over all rows, column by column, as in rows.h; those with walk
+// 'g' over the rows of each segment: stride 0 is how many these are, and partial sums lie as
 // [part][sum][segment][column], from part to part in steps of stride 1.
 #pragma once
 

@@ -135,7 +135,8 @@ struct PointwiseCpu {
   template <int... I, int... O>
   struct Straight<Indices<I...>, Indices<O...>> {
     template <class Op>
-    static constexpr bool fits = Op::walk != 's' && Op::walk != 'r' && Op::walk != 'g' && !is_staged<Op>;
+    static constexpr bool fits =
+        Op::walk != 's' && Op::walk != 'r' && Op::walk != 'g' && !is_staged<Op>;
     template <class Op>
     static constexpr bool is_index = Op::walk == 'i' && !is_gathered<Op>;
     static constexpr bool possible = !K::random && (fits<In<I>> && ...) && (fits<Out<O>> && ...);

@@ -31,8 +31,8 @@ struct RowShare : PointwiseCuda<K, kVector, 1, Index> {
   static constexpr int kApart = Cut::shifted ? kVector : 1;  // rows of a block
   static_assert(!Cut::shifted || kShare >= 2 * kVector - 2, "a thread for each edge");
 
-  // The first output that is summed over the rows of each segment (walk 'g'), or -1. Segments are as
-  // long as each other and follow each other; a block then has rows of one of them alone: of the
+  // The first output that is summed over the rows of each segment (walk 'g'), or -1. Segments are
+  // as long as each other and follow each other; a block then has rows of one of them alone: of the
   // blockIdx.x-th, which gridDim.y blocks share.
   template <int... O>
   static MF_INLINE constexpr int first_of_segments(Indices<O...>) {
@@ -74,8 +74,8 @@ struct RowShare : PointwiseCuda<K, kVector, 1, Index> {
   // ---- rows
 
   // This thread's first row, and how far on the next one is. Where rows are shifted there are as
-  // many blocks (or clusters, or parts of a segment) as a multiple of kVector, and a block's rows are
-  // kVector apart.
+  // many blocks (or clusters, or parts of a segment) as a multiple of kVector, and a block's rows
+  // are kVector apart.
   __device__ __forceinline__ Index first_row() const {
     Index block = blockIdx.x / Cut::cluster, before = 0;
     if constexpr (kOfSegments >= 0)

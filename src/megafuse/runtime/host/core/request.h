@@ -21,9 +21,9 @@ enum class Family : uint8_t {
   kSumShortSegments,
 };
 inline const char* name_of(Family family) {
-  static const char* const names[] = {"forward",        "backward",     "sum_columns",  "sum_rows",
-                                      "sum_short_rows", "rows_forward", "rows_backward", "sum_segments",
-                                      "sum_short_segments"};
+  static const char* const names[] = {"forward",       "backward",       "sum_columns",
+                                      "sum_rows",      "sum_short_rows", "rows_forward",
+                                      "rows_backward", "sum_segments",   "sum_short_segments"};
   return names[int(family)];
 }
 

@@ -192,8 +192,8 @@ class RowPlan {
                   uint64_t(n++ * cols() * op.bytes());
     }
   }
-  // partial[segment_parts, sums, segments, cols]: what one launch of add_parts adds up. Kernels find
-  // the length of a segment in stride 0, which sums have no other use for.
+  // partial[segment_parts, sums, segments, cols]: what one launch of add_parts adds up. Kernels
+  // find the length of a segment in stride 0, which sums have no other use for.
   void partial_sums_of_segments() {
     for (int i = 0; i < space_.outputs; ++i) {
       Operand& op = space_.operand[i];
@@ -203,9 +203,9 @@ class RowPlan {
     }
   }
 
-  // Into how many parts the blocks of the GPU cut a segment, each of which has one: `turns` are what
-  // a block would take alone, `most` the blocks that run at once, and a part takes one turn more for
-  // its sums. Parts of shifted rows come in multiples of the vector.
+  // Into how many parts the blocks of the GPU cut a segment, each of which has one: `turns` are
+  // what a block would take alone, `most` the blocks that run at once, and a part takes one turn
+  // more for its sums. Parts of shifted rows come in multiples of the vector.
   int64_t cut_segment(int64_t turns, int64_t most, int64_t least_turns) const {
     const int64_t apart = request_.across ? request_.vector : 1;
     const int64_t waves = 4;  // more blocks than so many times `most` even out nothing

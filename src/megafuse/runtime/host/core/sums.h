@@ -1,10 +1,10 @@
 // Sums inside a pointwise kernel: the gradients of broadcast arguments.
 //
 // The index space is recast as (outer A, kept K, inner B): everything summed varies along K alone.
-// B == 1 sums columns, else rows are summed. Generated kernels also sum the columns of segments, each
-// A rows of K: dimension B, which columns do not need, then counts these. Every block (every thread, on the CPU) writes its own
-// row of partial sums, and a second, small launch adds these up in a fixed order: the same bits
-// every time, and no full-size temporary.
+// B == 1 sums columns, else rows are summed. Generated kernels also sum the columns of segments,
+// each A rows of K: dimension B, which columns do not need, then counts these. Every block (every
+// thread, on the CPU) writes its own row of partial sums, and a second, small launch adds these up
+// in a fixed order: the same bits every time, and no full-size temporary.
 #pragma once
 
 #include <ATen/ops/sum.h>
@@ -133,6 +133,20 @@ inline SumCut cut(const Request& request, const SumPlan& plan, unsigned max_grid
   return made;
 }
 
+// A thread of the GPU sums a vector of columns of a segment alone where the rows are few, or
+// vectors are many.
+inline bool is_short_segment(const SumPlan& plan, int vector) {
+  constexpr int64_t kFewRows = 32, kManyVectors = 1 << 17;
+  return plan.outer <= kFewRows || plan.results() / vector >= kManyVectors;
+}
+// Whether kernels of ours sum segments faster than the library does what they would leave to it.
+// On the CPU a part takes as long as a few hundred elements, and its sums as long as a few rows; on
+// the GPU a block goes through 32 columns side by side.
+inline bool sums_segments(const SumPlan& plan, c10::Device device) {
+  if (device.is_cuda()) return plan.kept >= 16 || is_short_segment(plan, 1);
+  return plan.outer >= 16 && plan.outer * plan.kept >= 512;
+}
+
 // Prepares `request` for a summing kernel: which family, how wide.
 inline void choose_family(Request& request, Space& space, const SumPlan& plan) {
   const int along = plan.inner == 1 ? 1 : 0;
@@ -142,14 +156,12 @@ inline void choose_family(Request& request, Space& space, const SumPlan& plan) {
     request.wide_index = needs_64_bits(space);
     set_index_walks(space, along);
   }
-  // A thread alone sums a vector of columns where the rows are few, or vectors are many.
-  constexpr int64_t kFewRows = 32, kManyVectors = 1 << 17;
-  if (plan.segments > 1 && request.device.is_cuda() &&
-      (plan.outer <= kFewRows || plan.results() / request.vector >= kManyVectors))
+  if (plan.segments > 1 && request.device.is_cuda() && is_short_segment(plan, request.vector)) {
     request.family = Family::kSumShortSegments;
-  else if (plan.segments > 1)
+  } else if (plan.segments > 1) {
     request.family = Family::kSumSegments;
-  else if (plan.inner == 1)
+    while (request.vector > 1 && plan.kept < kSumColumns * request.vector) request.vector /= 2;
+  } else if (plan.inner == 1)
     request.family = Family::kSumColumns;
   else if (request.device.is_cuda() && plan.inner / request.vector <= kShortRow)
     request.family = Family::kSumShortRows;

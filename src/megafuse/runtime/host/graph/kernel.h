@@ -23,6 +23,7 @@ struct KernelStep {
     int offset;
     Places strides;
     at::ScalarType stored;  // of a sum: in the end
+    int source;             // of a sum: the operand whose elements are its terms, or -1
   };
   struct Word {
     int buffer;  // -1: the slot itself
@@ -110,6 +111,16 @@ struct KernelStep {
                       memory.slots[o.offset].integer, by_segment});
     }
     if (sums.empty()) return made.run();
+    if (way.bare) {
+      for (const Sum& sum : sums) {
+        const Walked& from = operands[operands[sum.operand].source];
+        const at::Tensor& buffer = memory.buffers[from.buffer];
+        const int64_t offset = buffer.storage_offset() + memory.slots[from.offset].integer;
+        sum_whole(sum, at::as_strided(buffer, read(shape, memory.slots),
+                                      read(from.strides, memory.slots), offset));
+      }
+      return;
+    }
     run_summing(made, way, sums, read(shape, memory.slots));
   }
 
@@ -198,7 +209,7 @@ struct KernelStep {
 
   static Planned plan_rows(Request& request, Space& space, const Shape& sizes,
                            c10::SmallVector<Shape, 8>& strides) {
-    const int64_t segment_rows = rows_of_segments(space, sizes, strides);
+    const int64_t segment_rows = rows_of_segments(space, sizes, strides, request.device);
     Order logical(sizes.size());
     std::iota(logical.rbegin(), logical.rend(), 0);
     for (int i = 0; i < space.outputs; ++i) {
@@ -232,6 +243,16 @@ struct KernelStep {
     return found;
   }
 
+  // Whether it sums what lies in memory already, as a tensor can, and does nothing else.
+  bool is_bare(at::ArrayRef<Shape> strides) const {
+    for (int i = 0; i < outputs; ++i) {
+      if (operands[i].source < 0) return false;
+      for (int64_t stride : strides[operands[i].source])
+        if (stride < 0) return false;
+    }
+    return true;
+  }
+
   Planned plan_sums(Request& request, const Space& given, const Shape& sizes,
                     c10::SmallVector<Shape, 8> strides, const Order& order) const {
     Space space = given;
@@ -239,11 +260,18 @@ struct KernelStep {
     for (int i = 0; i < outputs; ++i)
       if (space.operand[i].walk == 'r') space.operand[i].dtype = dtype;
     lay_out_in(order, space, sizes, strides);
-    if (const SumPlan form = plan_sum(space, /*by_segment=*/true); form.possible) {
+    const SumPlan form = plan_sum(space, /*by_segment=*/true);
+    if (form.possible && (form.segments == 1 || sums_segments(form, request.device))) {
       Summing made = plan_summing(request, space, form, stored_sums());
       SumWay way{made.parts, made.kept, dtype};
       way.complete = made.complete;
       return {std::move(made.launch), way};
+    }
+    if (is_bare(strides)) {
+      Planned made{Launch{request.device, {}}};
+      made.launch.words.resize(operands.size() + words.size());
+      made.way.bare = true;
+      return made;
     }
     // All terms as they are.
     space = given;
