@@ -272,7 +272,8 @@ def test_segments_of_heads_and_of_layouts() -> None:
     """Gradients over heads and tokens and over tokens alone, of rows that lie apart."""
     x, y, scale = torch.randn(2, 3, 40, 70), torch.randn(2, 70), torch.randn(2, 3, 70)
     judge_gradients(fuse(of_heads), of_heads, x, y, scale)
-    judge_gradients(fuse(of_heads), of_heads, x.transpose(1, 2).contiguous().transpose(1, 2), y, scale)
+    turned = x.transpose(1, 2).contiguous().transpose(1, 2)
+    judge_gradients(fuse(of_heads), of_heads, turned, y, scale)
     x, shift, scale, gate = samples(6, 50, 130)
     apart = (x[::2, ::2, ::2], shift[::2, ::2], scale[::2, ::2], gate[:3, 65:])
     judge_gradients(fuse(modulated), modulated, *apart)

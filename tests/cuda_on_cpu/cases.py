@@ -492,9 +492,9 @@ add(
     gradients=True,
 )
 
-# ---- sums over the rows of each segment: gradients of what a sample's tokens share, several of them
-# and beside sums over all rows; rows of one block that a segment does not fill, shifted rows, rows
-# that no block holds, and segments so short that the library adds up their terms
+# ---- sums over the rows of each segment: gradients of what a sample's tokens share, several of
+# them and beside sums over all rows; rows of one block that a segment does not fill, shifted rows,
+# rows that no block holds, and segments so short that the library adds up their terms
 
 
 def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:

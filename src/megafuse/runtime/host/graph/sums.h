@@ -126,12 +126,22 @@ inline void finish_sum(const Sum& sum, const at::Tensor& partial, int64_t n, int
 
 // Terms of the whole index space, added up by the library one dimension after another.
 inline void sum_whole(const Sum& sum, at::Tensor terms) {
-  for (int64_t d = terms.dim() - 1; d >= 0; --d)
-    if (sum.strides[d] == 0 && terms.size(d) != 1)
-      terms = at::sum(terms, {d}, /*keepdim=*/true, sum.terms);
-  const at::Tensor to =
-      at::as_strided(sum.out, terms.sizes(), sum.strides, sum.out.storage_offset() + sum.offset);
-  to.copy_(terms);
+  Order dims;
+  Shape left(terms.sizes());
+  for (int64_t d = terms.dim() - 1; d >= 0; --d) {
+    if (sum.strides[d] != 0 || terms.size(d) == 1) continue;
+    dims.push_back(d);
+    left[d] = 1;
+  }
+  at::Tensor to = at::as_strided(sum.out, left, sum.strides, sum.out.storage_offset() + sum.offset);
+  // The last one right to where it goes, unless it is rounded on the way.
+  const bool rounds = to.scalar_type() != sum.terms;
+  for (size_t i = 0; i + !rounds < dims.size(); ++i)
+    terms = at::sum(terms, {dims[i]}, /*keepdim=*/true, sum.terms);
+  if (rounds || dims.empty())
+    to.copy_(terms);
+  else
+    at::sum_out(to, terms, {dims.back()}, /*keepdim=*/true, sum.terms);
 }
 
 // Runs a launch whose sums go so.
