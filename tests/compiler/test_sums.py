@@ -14,7 +14,7 @@ from megafuse.compiler import fuse
 from megafuse.compiler.compile import compiled
 from megafuse.compiler.explain import symbols_of
 from megafuse.compiler.machine_code import compiled_for
-from megafuse.runtime import nvrtc
+from megafuse.runtime import generated, nvrtc
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -251,6 +251,27 @@ def test_gradients_of_what_a_samples_tokens_share() -> None:
     assert backward is not None
     (step,) = backward.steps
     assert set(step.sums) == {"grad of shift", "grad of scale", "grad of gate"}
+
+
+def test_other_numbers_of_samples_and_tokens_need_no_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def shifted(x: Tensor, shift: Tensor) -> Tensor:  # kernels of its own: others have theirs built
+        return F.layer_norm(torch.sinh(x), (x.shape[-1],)) * torch.cosh(shift).unsqueeze(1)
+
+    asked, built = [], generated.kernel
+
+    def counted(*given: Any) -> Any:
+        asked.append(given)
+        return built(*given)
+
+    monkeypatch.setattr(generated, "kernel", counted)
+    fused, counts = fuse(shifted), []
+    for size in ((3, 50, 64), (5, 70, 64), (2, 900, 64), (40, 33, 64)):
+        judge_gradients(fused, shifted, *samples(*size)[:2])
+        counts.append(len(asked))
+    assert counts[0] > 0
+    assert set(counts) == {counts[0]}
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)

@@ -38,6 +38,9 @@ def cuda_kernel(
         _summed(body.row_wise, shape, strides[i]) for i in range(len(step.outputs), len(results))
     ]
     known[len(step.sums) :] = ["w"] * len(step.row_outputs)
+    for i, walk in enumerate(known, len(step.outputs)):
+        if walk == "g":  # finds its segment without strides
+            strides[i] = [0] * len(shape)
     sizes, strides = _merged(shape, strides, body.row_wise)
     written, read = slice(len(step.outputs)), slice(len(results), None)
     walks = [_walk(*each) for each in zip(operands[written], strides[written], strict=True)]

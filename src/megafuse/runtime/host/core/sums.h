@@ -161,12 +161,13 @@ inline void choose_family(Request& request, Space& space, const SumPlan& plan) {
   } else if (plan.segments > 1) {
     request.family = Family::kSumSegments;
     while (request.vector > 1 && plan.kept < kSumColumns * request.vector) request.vector /= 2;
-  } else if (plan.inner == 1)
+  } else if (plan.inner == 1) {
     request.family = Family::kSumColumns;
-  else if (request.device.is_cuda() && plan.inner / request.vector <= kShortRow)
+  } else if (request.device.is_cuda() && plan.inner / request.vector <= kShortRow) {
     request.family = Family::kSumShortRows;
-  else
+  } else {
     request.family = Family::kSumRows;
+  }
 }
 
 // The launch, when the space has all its addresses.
