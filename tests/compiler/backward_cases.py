@@ -204,6 +204,18 @@ CASES: dict[str, Case] = {
     "unfold": Case(lambda x: x.unfold(-1, 3, 1).mean(-1), matrix),
     "tril": Case(lambda x: x.tril().exp() + x.triu(1), matrix),
     "diagonal": Case(lambda x: x.diagonal().sin(), matrix, ((4, 4), (5, 5))),
+    "diagonal above": Case(lambda x: x.diagonal(1).sin() * 2, matrix, ((4, 6), (5, 7))),
+    "diagonal below": Case(lambda x: x.exp().diagonal(-2) + 1, matrix, ((6, 4), (7, 5))),
+    "diagonal of no elements": Case(lambda x: x.diagonal(9).sin(), matrix, ((4, 6), (5, 7))),
+    "diagonal of one row": Case(lambda x: x[:1].diagonal(2).exp() * x.sum(), matrix),
+    "diagonals of matrices": Case(
+        lambda x: x.diagonal(-1, 2, 0).exp() * x.sum((0, 2))[:, None],
+        lambda n, m: (torch.randn(n, 3, m),),
+        ((4, 4), (5, 5)),
+    ),
+    "a row in the middle": Case(
+        lambda x: x.select(0, x.shape[0] // 2).exp(), matrix, ((4, 6), (6, 10))
+    ),
     "diag_embed": Case(lambda x: x.diag_embed() * 2, matrix),
     # views
     "view": Case(lambda x: x.view(-1).sin(), matrix),

@@ -26,7 +26,7 @@ WHOLE = """
     _upsample_bilinear2d_aa _upsample_bicubic2d_aa _weight_norm_interface convolution
     _convolution slow_conv3d thnn_conv2d gru lstm rnn_relu rnn_tanh index_add index_copy
     index_fill adaptive_avg_pool1d adaptive_avg_pool2d avg_pool1d renorm unfold_backward
-    embedding_bag special_log_ndtr diagonal_backward isin
+    embedding_bag special_log_ndtr isin
 """
 # Not in torch's core table, and worth taking apart.
 APART = """

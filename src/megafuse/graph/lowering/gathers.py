@@ -18,7 +18,7 @@ from megafuse.graph.coordinates import identity
 from megafuse.graph.ir import Constant, Size, Value, View, axis
 from megafuse.graph.lowering.builder import Builder, Operand
 from megafuse.graph.lowering.table import NotLowered, rule
-from megafuse.graph.lowering.views import along, clipped
+from megafuse.graph.lowering.views import along, clipped, from_end
 
 aten = torch.ops.aten
 
@@ -103,12 +103,28 @@ def _is_zero(x: Value) -> bool:
 @rule(aten.select_scatter.default)
 def select_scatter(b: Builder, x: Value, source: Value, dim: int, index: Size) -> Value:
     dim = along(x, dim)
-    if not isinstance(index, int):
-        raise NotLowered
-    place = index if index >= 0 else index + x.shape[dim]
+    place = from_end(index, x.shape[dim])
     shape = (*source.shape[:dim], 1, *source.shape[dim:])
     here = b.apply("eq", _index(b, x.shape, dim), place)
     return b.apply("where", here, b.reshaped(b.to(source, x.dtype), shape), x)
+
+
+@rule(aten.diagonal_backward.default)
+def diagonal_backward(
+    b: Builder, grad: Value, sizes: Sequence[Size], offset: Size, dim1: int, dim2: int
+) -> Value:
+    """The gradient on the diagonal, 0 elsewhere: no scatter needed."""
+    if not isinstance(offset, int):
+        raise NotLowered
+    shape = b.out_shape()
+    row, column = dim1 % len(shape), dim2 % len(shape)
+    others = [axis(dim) for dim in range(len(shape)) if dim not in (row, column)]
+    on_it = axis(row) - max(-offset, 0)  # which of the diagonal's elements, where it is one
+    loaded = b.gather(grad, shape, [*others, on_it], otherwise=0.0)
+    place = _index(b, shape, row)
+    if offset != 0:
+        place = b.apply("add", place, offset)
+    return b.apply("where", b.apply("eq", _index(b, shape, column), place), loaded, 0)
 
 
 def _checked(b: Builder) -> None:
