@@ -9,8 +9,12 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import CheckpointPolicy
 
 from megafuse.graph import draws
+from megafuse.graph.hints import bytes_of
+
+aten = torch.ops.aten
 
 _ACTIVATION_BACKWARDS = [
     getattr(torch.ops.aten, f"{name}_backward")
@@ -19,6 +23,19 @@ _ACTIVATION_BACKWARDS = [
         *("elu", "hardswish", "hardsigmoid", "hardtanh", "mish"),
     )
 ]
+# What a kernel computes with its index alone, or reads at another place, and torch's partitioner
+# does not know to be that cheap: what is made of these would be saved.
+_OF_THE_INDEX = [
+    getattr(aten, name)
+    for name in (
+        *("copy", "fill", "zero", "new_full", "new_ones", "new_empty", "new_empty_strided"),
+        *("ones_like", "empty_strided", "empty_permuted", "eye", "tril", "floor_divide"),
+        *("transpose", "diagonal", "unbind", "split_with_sizes", "flip", "roll", "repeat"),
+    )
+]
+# These read a tensor's sizes, not its elements: it need not be in memory for them.
+_OF_SIZES = [getattr(aten, f"sym_{name}") for name in ("size", "stride", "numel", "storage_offset")]
+_NEW = {aten.new_zeros.default: 0, aten.new_ones.default: 1, aten.new_full.default: None}
 _CUT_FOR: ContextVar[torch.device | None] = ContextVar("where the graph will run", default=None)
 
 
@@ -36,14 +53,51 @@ def cut(
     joint: torch.fx.GraphModule, *rest: Any, **how: Any
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Forward and backward, cut where the fewest bytes are saved. Joint: both in one graph."""
+    from torch._functorch import config
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
         node.replace_all_uses_with(node.args[0])  # to the partitioner a copy of its own
         joint.graph.erase_node(node)
+    _make_out_of_nothing(joint.graph)
     _keep_what_is_random(joint.graph)
-    with _recomputable(joint):
+    _keep_reductions(joint.graph)
+    # Of 4 times fewer bytes than its operands it takes everything to be a reduction, and saves it:
+    # a mask that compares two integers, a zero that was made like a tensor.
+    with _recomputable(joint), config.patch(ban_recompute_reductions=False):
         return min_cut_rematerialization_partition(joint, *rest, **how)
+
+
+def _make_out_of_nothing(graph: torch.fx.Graph) -> None:
+    """x.new_zeros(size) reads nothing of x: the backward makes it without x, so that nobody saves
+    either of them."""
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target not in _NEW:
+            continue
+        like, number = node.meta["val"], _NEW[node.target]
+        size, value = (node.args[1], number) if number is not None else node.args[1:3]
+        with graph.inserting_before(node):
+            how = {"dtype": like.dtype, "device": like.device, "layout": like.layout}
+            made = graph.call_function(aten.full.default, (size, value), how)
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+
+
+def _keep_reductions(graph: torch.fx.Graph) -> None:
+    """What a reduction gives is saved: to compute it again is to read all of its operand. Where a
+    checkpoint asks for it to be computed again, it is."""
+    for node in graph.nodes:
+        if node.op != "call_function" or _is_pointwise(node) or "recompute" in node.meta:
+            continue
+        operands = [arg for arg in node.args if isinstance(arg, torch.fx.Node)]
+        if 4 * bytes_of(node) < sum(map(bytes_of, operands)):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _is_pointwise(node: torch.fx.Node) -> bool:
+    casts = node.target is aten._to_copy.default
+    return casts or torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
 def _keep_what_is_random(graph: torch.fx.Graph) -> None:
@@ -75,6 +129,8 @@ def _recomputable(joint: torch.fx.GraphModule) -> Iterator[None]:
     def with_ours() -> Any:
         types = known()
         types.fusible_ops.add(torch.ops.aten.nll_loss_backward)  # a mask of its row
+        types.fusible_ops.update((*_OF_SIZES, *_OF_THE_INDEX))
+        types.recomputable_ops.update(_OF_THE_INDEX)
         if on_gpu:
             types.fusible_ops.update(_ACTIVATION_BACKWARDS)
         for ours in (draws.ops.uniform, draws.ops.normal, draws.ops.dropout):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from megafuse.graph.lowering.sizes import hint
+from megafuse.graph.hints import hint
 
 aten = torch.ops.aten
 _WIDE = (torch.float32, torch.float64)

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from megafuse.graph import guards, origin, torch_versions
 from megafuse.graph.capture import Captured
+from megafuse.graph.hints import hint
 from megafuse.graph.ir import Extern, Graph, Input, Number, Origin, Result, Size, Value
 from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the table)
     activations,
@@ -28,7 +29,7 @@ from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the tabl
     views,
 )
 from megafuse.graph.lowering.builder import SUPPORTED, Builder
-from megafuse.graph.lowering.sizes import cancelled, decided, hint
+from megafuse.graph.lowering.sizes import cancelled, decided
 from megafuse.graph.lowering.table import RULES, NotLowered
 from megafuse.graph.multiples import told
 from megafuse.graph.names import Names

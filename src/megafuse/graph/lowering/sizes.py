@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import sympy
-import torch
 from torch.utils._sympy.functions import FloorDiv, Max, Min
 
 
@@ -36,9 +35,3 @@ def cancelled(expr: sympy.Expr) -> sympy.Expr:
         if not by.is_Integer and sympy.fraction(exact)[1] == 1:
             expr = expr.xreplace({division: exact})
     return expr
-
-
-def hint(size: int | torch.SymInt) -> int:
-    """What it was when traced, or 0: for choices that are right for any size."""
-    known = size.node.hint if isinstance(size, torch.SymInt) else size
-    return int(known or 0)

@@ -1,0 +1,113 @@
+"""What the forward saves for the backward: nothing that is cheaper to compute again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from megafuse.compiler import fuse
+from megafuse.compiler.compile import Compiled, compiled
+from megafuse.compiler.labels import saved
+from megafuse.graph.ir import Input
+
+
+def made_for_gpu(function: Any, *args: Any) -> Compiled:
+    """Its kernels, without a GPU."""
+    return compiled(function, args, {}, "fused", torch.device("cuda"))
+
+
+def kept(made: Compiled) -> dict[str, tuple[torch.dtype, bool]]:
+    """The tensors that are saved: their dtype, and whether they are arguments."""
+    values = saved(made.forward[0], made.captured)
+    tensors = [v for v in values if v is not None and v.shape]
+    return {v.name: (v.dtype, isinstance(v, Input)) for v in tensors}
+
+
+def checks(function: Any, fused: Any, *args: Tensor) -> None:
+    """Result and gradient of the first argument, which has 32 bits at most, as in 64."""
+    x, *rest = args
+    x = x.detach().requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    results = fused(x, *rest), function(exact, *rest)
+    passed = torch.randn(results[0].shape, dtype=torch.float64)
+    (grad,) = torch.autograd.grad(results[0], x, passed.to(results[0].dtype))
+    (exactly,) = torch.autograd.grad(results[1], exact, passed)
+    torch.testing.assert_close(results[0].double(), results[1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(grad.double(), exactly, rtol=1e-4, atol=1e-5)
+
+
+def focal(x: Tensor, target: Tensor) -> Tensor:
+    """Whose loss makes a zero like x."""
+    loss = F.binary_cross_entropy_with_logits(x, target.to(x.dtype), reduction="none")
+    return (loss * (1 - x.sigmoid()) ** 2).mean(-1)
+
+
+def test_a_zero_is_no_tensor() -> None:
+    x, target = torch.randn(8, 16), torch.rand(8, 16)
+    made = made_for_gpu(focal, x.clone().requires_grad_(), target)
+    assert all(is_argument for _, is_argument in kept(made).values()), kept(made)
+    assert [len(made.forward[1].steps), len(made.backward[1].steps)] == [1, 1]  # type: ignore[index]
+    fused = fuse(focal)
+    checks(focal, fused, x, target)
+    checks(focal, fused, torch.randn(5, 31), torch.rand(5, 31))
+    assert len(fused.variants) == 1
+
+
+def padded(scores: Tensor, lengths: Tensor) -> Tensor:
+    place = torch.arange(scores.shape[-1], device=scores.device)
+    padding = place >= lengths[:, None, None, None]
+    return torch.softmax(scores.masked_fill(padding, -1e9), -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_a_mask_of_lengths_is_made_again(dtype: torch.dtype) -> None:
+    """A comparison of two integers of 8 bytes is no reduction, though it gives one byte."""
+    lengths = torch.tensor([3, 9], dtype=dtype)
+    scores = torch.randn(2, 3, 4, 9)
+    made = made_for_gpu(padded, scores.clone().requires_grad_(), lengths)
+    assert torch.bool not in [dtype for dtype, _ in kept(made).values()], kept(made)
+    assert [len(made.forward[1].steps), len(made.backward[1].steps)] == [1, 1]  # type: ignore[index]
+    fused = fuse(padded)
+    checks(padded, fused, scores, lengths)
+    checks(padded, fused, torch.randn(3, 2, 5, 7), torch.tensor([1, 7, 4], dtype=dtype))
+    assert len(fused.variants) == 1
+
+
+def grouped(x: Tensor) -> Tensor:
+    """The size of a group is read from what was reshaped, which nobody needs in memory for that."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    h = wide.reshape(x.shape[0], 4, -1)
+    h = h - h.mean(-1, keepdim=True)
+    h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-5)
+    return F.silu(h.reshape(x.shape))
+
+
+def turned(x: Tensor) -> Tensor:
+    """Nor does a transposed one lie in memory."""
+    h = x.to(torch.promote_types(x.dtype, torch.float32)).transpose(1, 2)
+    return torch.tanh(h * h.mean((0, 1))) * h
+
+
+@pytest.mark.parametrize("function", [grouped, turned])
+def test_a_cast_of_an_argument_is_made_again(function: Any) -> None:
+    x = torch.randn(2, 8, 6, dtype=torch.bfloat16, requires_grad=True)
+    found = kept(made_for_gpu(function, x))
+    wide = [name for name, (dtype, _) in found.items() if dtype == torch.float32]
+    assert (torch.bfloat16, True) in found.values(), found
+    small = saved_elements(function, x)
+    assert all(small[name] < x.numel() for name in wide), found
+    fused = fuse(function)
+    checks(function, fused, torch.randn(2, 8, 6))
+    checks(function, fused, torch.randn(3, 16, 5))
+    assert len(fused.variants) == 1
+
+
+def saved_elements(function: Any, x: Tensor) -> dict[str, int]:
+    """How many elements each saved tensor has, from the graph of this very shape."""
+    made = compiled(function, (x,), {}, "fused", torch.device("cuda"), dynamic=False)
+    values = saved(made.forward[0], made.captured)
+    return {v.name: int(torch.Size(v.shape).numel()) for v in values if v is not None and v.shape}
