@@ -24,6 +24,7 @@ from megafuse.graph.clean import clean
 from megafuse.graph.errors import Untraceable
 from megafuse.graph.ir import Graph
 from megafuse.graph.lowering import decompositions, lower
+from megafuse.graph.one_place import without_scatters
 from megafuse.graph.partition import partition
 from megafuse.graph.patterns import matched
 from megafuse.graph.plan import Call, Plan
@@ -84,6 +85,7 @@ def compiled(
 def planned(captured: Captured, name: str, device: torch.device, rounding: Rounding) -> Compiled:
     """From the traced graphs on. Raises NotFused where they should run as they are."""
     try:
+        without_scatters(captured.forward.graph)
         widens = _widened_products(device)
         find = functools.partial(matched, device=_kind(device), rounds=rounding == "eager")
         graph = find(clean(lower(captured, "forward", widens=widens)))

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from megafuse.graph import draws
 from megafuse.graph.hints import bytes_of
+from megafuse.graph.one_place import without_scatters
 
 aten = torch.ops.aten
 
@@ -59,6 +60,8 @@ def cut(
     for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
         node.replace_all_uses_with(node.args[0])  # to the partitioner a copy of its own
         joint.graph.erase_node(node)
+    joint.graph.eliminate_dead_code()
+    without_scatters(joint.graph, of_gradients=True)
     _make_out_of_nothing(joint.graph)
     _keep_what_is_random(joint.graph)
     _keep_reductions(joint.graph)

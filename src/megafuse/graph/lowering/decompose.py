@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from megafuse.graph import random_calls
+from megafuse.graph.hints import hint, is_one
 from megafuse.graph.lowering import eager_strides, losses
 from megafuse.graph.lowering.table import RULES
 
@@ -113,6 +114,17 @@ def _linalg_vector_norm(
     return aten.linalg_vector_norm(x, ord, counted, keepdim, dtype=dtype)
 
 
+def _gather(x: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
+    """Of one element of each row, where the index has as many rows as x: it may have fewer, so to
+    compare is to note a guard, and from then on its gradient is known to be of all rows."""
+    if x.dim() and x.dim() == index.dim():
+        sizes = list(zip(x.shape, index.shape, strict=True))
+        del sizes[dim % x.dim()]
+        if is_one(index.shape[dim]) and all(hint(a) == hint(b) for a, b in sizes):
+            _ = all(a == b for a, b in sizes)
+    return NotImplemented  # there is a rule for it
+
+
 OWN: dict[Any, Callable[..., Any]] = {
     aten.addcmul.default: _addcmul,
     aten.addcdiv.default: _addcdiv,
@@ -121,4 +133,5 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.soft_margin_loss.default: _soft_margin_loss,
     aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy_with_logits,
     aten.linalg_vector_norm.default: _linalg_vector_norm,
+    aten.gather.default: _gather,
 }
