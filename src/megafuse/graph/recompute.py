@@ -34,8 +34,8 @@ _OF_THE_INDEX = [
         *("transpose", "diagonal", "unbind", "split_with_sizes", "flip", "roll", "repeat"),
     )
 ]
-# These read a tensor's sizes, not its elements: it need not be in memory for them.
 _OF_SIZES = [getattr(aten, f"sym_{name}") for name in ("size", "stride", "numel", "storage_offset")]
+_READS_SIZES = "reads sizes for the backward"  # a key of a node's meta
 _NEW = {aten.new_zeros.default: 0, aten.new_ones.default: 1, aten.new_full.default: None}
 _CUT_FOR: ContextVar[torch.device | None] = ContextVar("where the graph will run", default=None)
 
@@ -65,6 +65,7 @@ def cut(
     _make_out_of_nothing(joint.graph)
     _keep_what_is_random(joint.graph)
     _keep_reductions(joint.graph)
+    _mark_sizes(joint.graph, how["num_fwd_outputs"])
     # Of 4 times fewer bytes than its operands it takes everything to be a reduction, and saves it:
     # a mask that compares two integers, a zero that was made like a tensor.
     with _recomputable(joint), config.patch(ban_recompute_reductions=False):
@@ -96,6 +97,18 @@ def _keep_reductions(graph: torch.fx.Graph) -> None:
         operands = [arg for arg in node.args if isinstance(arg, torch.fx.Node)]
         if 4 * bytes_of(node) < sum(map(bytes_of, operands)):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _mark_sizes(graph: torch.fx.Graph, results: int) -> None:
+    """Whoever reads a tensor's sizes for the backward needs none of its elements in memory. (To
+    the partitioner it does: of a cast that was reshaped, it saved the cast.)"""
+    outputs: Any = graph.output_node().args[0]
+    forward = {node for node in outputs[:results] if isinstance(node, torch.fx.Node)}
+    for node in reversed(graph.nodes):
+        if node in forward:
+            forward.update(node.all_input_nodes)
+        elif getattr(node.target, "overloadpacket", None) in _OF_SIZES:
+            node.meta[_READS_SIZES] = True
 
 
 def _is_pointwise(node: torch.fx.Node) -> bool:
@@ -130,15 +143,17 @@ def _recomputable(joint: torch.fx.GraphModule) -> Iterator[None]:
     on_gpu = any(d.type == "cuda" for d in [_CUT_FOR.get(), *devices] if d is not None)
 
     def with_ours() -> Any:
-        types = known()
+        types: Any = known()
         types.fusible_ops.add(torch.ops.aten.nll_loss_backward)  # a mask of its row
-        types.fusible_ops.update((*_OF_SIZES, *_OF_THE_INDEX))
+        types.fusible_ops.update(_OF_THE_INDEX)
         types.recomputable_ops.update(_OF_THE_INDEX)
         if on_gpu:
             types.fusible_ops.update(_ACTIVATION_BACKWARDS)
         for ours in (draws.ops.uniform, draws.ops.normal, draws.ops.dropout):
             types.recomputable_ops.add(ours)
             types.fusible_ops.add(ours)
+        fuses = types.is_fusible
+        types.is_fusible = lambda node: _READS_SIZES in node.meta or fuses(node)
         return types
 
     partitioners.get_default_op_list = with_ours
