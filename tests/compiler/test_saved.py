@@ -111,3 +111,40 @@ def saved_elements(function: Any, x: Tensor) -> dict[str, int]:
     made = compiled(function, (x,), {}, "fused", torch.device("cuda"), dynamic=False)
     values = saved(made.forward[0], made.captured)
     return {v.name: int(torch.Size(v.shape).numel()) for v in values if v is not None and v.shape}
+
+
+def scaled(x: Tensor, power: float) -> tuple[Tensor, Tensor]:
+    """By a number that both results and the backward need, as a tensor."""
+    factor = torch.exp(torch.full((), power, dtype=x.dtype, device=x.device))
+    return (x * factor).sum(-1), x.sin() * factor
+
+
+def test_a_number_is_no_kernel() -> None:
+    made = made_for_gpu(scaled, torch.randn(8, 16, requires_grad=True), 0.5)
+    plans = [made.forward[1], made.backward[1]]  # type: ignore[index]
+    assert all(kernel.shape != () for plan in plans for kernel in plan.kernels)
+    fused = fuse(scaled)
+    for power, shape in ((0.5, (8, 16)), (-2.0, (5, 31))):
+        x = torch.randn(shape, requires_grad=True)
+        exact = x.detach().double().requires_grad_()
+        mine, theirs = fused(x, power), scaled(exact, power)
+        torch.testing.assert_close([t.double() for t in mine], list(theirs), rtol=1e-5, atol=1e-5)
+        (grad,) = torch.autograd.grad(mine[0].sum() + mine[1].sum(), x)
+        (exactly,) = torch.autograd.grad(theirs[0].sum() + theirs[1].sum(), exact)
+        torch.testing.assert_close(grad.double(), exactly, rtol=1e-5, atol=1e-5)
+    assert len(fused.variants) == 1
+
+
+def added_up(x: Tensor, at: Tensor) -> Tensor:
+    """Into zeros, by the library: several may have one place."""
+    return torch.zeros_like(x).index_add(0, at, x.exp()) * 2
+
+
+def test_zeros_for_the_library_are_there_before_the_call() -> None:
+    x, at = torch.randn(5, 7), torch.tensor([0, 3, 3, 1, 0])
+    made = made_for_gpu(added_up, x, at)
+    assert [len(kernel.inputs) for kernel in made.forward[1].kernels] == [1, 1]
+    fused = fuse(added_up)
+    for _ in range(2):  # nobody has written to them
+        torch.testing.assert_close(fused(x, at), added_up(x, at))
+    torch.testing.assert_close(fused(x[:, :3], at), added_up(x[:, :3], at))

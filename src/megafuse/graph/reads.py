@@ -9,7 +9,7 @@ import sympy
 
 from megafuse.graph.affine import Coordinates, broadcast_at, mapped
 from megafuse.graph.coordinates import identity
-from megafuse.graph.cost import is_as_large, is_light, prim_cost
+from megafuse.graph.cost import MOVED_COST, is_as_large, is_light, prim_cost
 from megafuse.graph.ir import (
     Constant,
     Coordinate,
@@ -107,6 +107,8 @@ class Reads:
             return True
         if cone.reduces or isinstance(value, Reduce):
             return isinstance(value, Reduce) and not value.dims
+        if not cone.leaves and not any(size != 1 for size in value.shape):
+            return cone.cost <= MOVED_COST  # made of the call's numbers: no kernel for one number
         if cone.places > _MOST_PLACES:
             return False
         memory = {v for v in cone.leaves if is_memory(v)}

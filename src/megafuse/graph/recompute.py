@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
-from megafuse.graph import draws
-from megafuse.graph.hints import bytes_of
+from megafuse.graph import draws, hints
 from megafuse.graph.one_place import without_scatters
 
 aten = torch.ops.aten
@@ -65,6 +64,7 @@ def cut(
     _make_out_of_nothing(joint.graph)
     _keep_what_is_random(joint.graph)
     _keep_reductions(joint.graph)
+    _compute_numbers_again(joint.graph)
     _mark_sizes(joint.graph, how["num_fwd_outputs"])
     # Of 4 times fewer bytes than its operands it takes everything to be a reduction, and saves it:
     # a mask that compares two integers, a zero that was made like a tensor.
@@ -95,8 +95,31 @@ def _keep_reductions(graph: torch.fx.Graph) -> None:
         if node.op != "call_function" or _is_pointwise(node) or "recompute" in node.meta:
             continue
         operands = [arg for arg in node.args if isinstance(arg, torch.fx.Node)]
-        if 4 * bytes_of(node) < sum(map(bytes_of, operands)):
+        if 4 * hints.bytes_of(node) < sum(map(hints.bytes_of, operands)):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _compute_numbers_again(graph: torch.fx.Graph) -> None:
+    """A tensor of one number that is made of the call's numbers alone: to save it, a kernel of its
+    own would have to write it."""
+    of_numbers: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        like = node.meta.get("val")
+        is_tensor = isinstance(like, torch.Tensor) and "number" not in node.meta
+        if node.op == "placeholder" and not is_tensor:
+            of_numbers.add(node)
+        if node.op != "call_function" or _is_random(node):
+            continue
+        if of_numbers.issuperset(node.all_input_nodes):
+            of_numbers.add(node)
+            known = getattr(node.target, "namespace", "") == "aten" and "recompute" not in node.meta
+            if is_tensor and known and all(map(hints.is_one, like.shape)):
+                node.meta["recompute"] = CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _is_random(node: torch.fx.Node) -> bool:
+    seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return seeded or node.target is draws.ops.state.default
 
 
 def _mark_sizes(graph: torch.fx.Graph, results: int) -> None:
@@ -121,8 +144,7 @@ def _keep_what_is_random(graph: torch.fx.Graph) -> None:
     that random numbers are drawn from, results are saved all the same: to run such an operation a
     second time, torch would save and set the generator around it."""
     for node in graph.nodes:
-        random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-        if random or node.target is draws.ops.state.default:
+        if _is_random(node):
             for each in (node, *(user for user in node.users if user.target is operator.getitem)):
                 each.meta.pop("recompute", None)
 

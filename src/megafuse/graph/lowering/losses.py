@@ -67,11 +67,11 @@ def _nll_loss_forward(
 def _weights(x: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int) -> Tensor:
     """Of each row, by its label; 0 where that is ignored. The library still looks at the labels,
     and raises for those that are no class."""
-    one = torch.ones((), dtype=x.dtype, device=x.device)
     if x.device.type == "cpu":  # of −1 everywhere, the losses are the weights
-        minus, losses = (-one).expand(x.shape), aten.nll_loss_forward
-        weights: Tensor = losses(minus, target, weight, 0, ignore_index)[0]
+        minus = torch.full((), -1, dtype=x.dtype, device=x.device).expand(x.shape)
+        weights: Tensor = aten.nll_loss_forward(minus, target, weight, 0, ignore_index)[0]
         return weights
+    one = torch.ones((), dtype=x.dtype, device=x.device)
     # There nll_loss would make a copy of it that is not one number.
     is_kept = target != ignore_index
     classes = one.expand(x.shape[-1]) if weight is None else weight

@@ -15,7 +15,17 @@ from torch.utils import _pytree as pytree
 from megafuse.graph import guards, origin, torch_versions
 from megafuse.graph.capture import Captured
 from megafuse.graph.hints import hint
-from megafuse.graph.ir import Extern, Graph, Input, Number, Origin, Result, Size, Value
+from megafuse.graph.ir import (
+    Constant,
+    Extern,
+    Graph,
+    Input,
+    Number,
+    Origin,
+    Result,
+    Size,
+    Value,
+)
 from megafuse.graph.lowering import (  # noqa: F401  (their rules enter the table)
     activations,
     creation,
@@ -33,6 +43,7 @@ from megafuse.graph.lowering.sizes import cancelled, decided
 from megafuse.graph.lowering.table import RULES, NotLowered
 from megafuse.graph.multiples import told
 from megafuse.graph.names import Names
+from megafuse.graph.storage import base_of, tensor_arguments
 
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -89,6 +100,7 @@ class _Lowering:
         self.env: dict[torch.fx.Node, Any] = {}
         self.inputs: list[Input | Number] = []
         self.constants: list[torch.Tensor] = []
+        self.in_tables: dict[tuple[torch.dtype, str], Input] = {}
         given = [a.value.device for a in captured.arguments if a.kind == "tensor"]
         self.device = given[0] if given else torch.device("cpu")
         self.widens: Collection[torch.dtype] = ()
@@ -191,6 +203,10 @@ class _Lowering:
             raise NotImplementedError("it draws random numbers from a generator of its own")
         if tensor.dim() == 0 and tensor.dtype in SUPPORTED:
             return self.builder.constant(tensor.item(), tensor.dtype)
+        return self.table(tensor)
+
+    def table(self, tensor: torch.Tensor) -> Input:
+        """An input that is the same in every call."""
         made = Input(
             dtype=tensor.dtype,
             shape=tuple(tensor.shape),
@@ -257,6 +273,7 @@ class _Lowering:
             raise NotImplementedError(f"{op} would not check what it is given")
         leaves, spec = pytree.tree_flatten(node.meta.get("val"))  # a check has none
         first = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
+        args, kwargs = self.in_memory(node.target, args, kwargs)
         made = Extern(
             dtype=torch.float32 if first is None else first.dtype,
             shape=() if first is None else self.sizes(first.shape),
@@ -269,6 +286,33 @@ class _Lowering:
         results = [self.result(made, k, leaf) for k, leaf in enumerate(leaves)]
         made.results = tuple(r for r in results if isinstance(r, Result))
         return pytree.tree_unflatten(results, spec)
+
+    def in_memory(self, target: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
+        """The zeros that a library's operation adds to are there before the call: one number, seen
+        as often as it is wanted. Otherwise a kernel would write it, in each call anew."""
+        schema = target._schema
+        lends = any(each.alias_info is not None for each in (*schema.arguments, *schema.returns))
+        if target.namespace != "aten" or lends:  # whoever gets that memory might write to it
+            return args, kwargs
+        call = Extern(target, tuple(args), kwargs, dtype=torch.float32, shape=())
+        tensors = set(tensor_arguments(call))
+
+        def known(value: Value) -> Value:
+            base, at = base_of(value)
+            if value not in tensors or not isinstance(base, Constant):
+                return value
+            if isinstance(base.value, sympy.Basic):
+                return value
+            return self.builder.view(self.number_in_memory(base), value.shape, at)
+
+        return pytree.tree_map_only(Value, known, (args, kwargs))
+
+    def number_in_memory(self, number: Constant) -> Input:
+        """Each once."""
+        key = (number.dtype, repr(number.value))
+        if key not in self.in_tables:
+            self.in_tables[key] = self.table(torch.tensor(number.value, dtype=number.dtype))
+        return self.in_tables[key]
 
     def result(self, made: Extern, number: int, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
