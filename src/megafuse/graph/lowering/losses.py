@@ -20,16 +20,19 @@ from megafuse.graph.hints import hint
 aten = torch.ops.aten
 _WIDE = (torch.float32, torch.float64)
 _LEAST = 2048  # classes: of fewer, the four small steps more take longer than the bytes
+# Unless these are many: a logarithm is 4 bytes written, and 4 read in the backward in place of a
+# logit's 2, for which a GPU has the time of four launches from here on (graph/cost.py).
+_MANY = 1 << 23
 
 
 def _are_rows(x: Tensor, dim: int) -> bool:
-    """Whether `dim` is the last of a dense tensor, and long."""
+    """Whether `dim` is the last of a dense tensor, and long or of many rows."""
     last = x.dim() > 0 and dim % x.dim() == x.dim() - 1
-    return last and x.is_contiguous() and _is_long(x)
+    return last and x.is_contiguous() and _is_large(x)
 
 
-def _is_long(x: Tensor) -> bool:
-    return hint(x.shape[-1]) >= _LEAST
+def _is_large(x: Tensor) -> bool:
+    return hint(x.shape[-1]) >= _LEAST or hint(x.numel()) >= _MANY
 
 
 def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Any:
@@ -51,7 +54,7 @@ def _nll_loss_forward(
     x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> Any:
     """Loss and total weight."""
-    if x.dim() != 2 or target.dim() != 1 or not _is_long(x) or _is_one_number(x):
+    if x.dim() != 2 or target.dim() != 1 or not _is_large(x) or _is_one_number(x):
         return NotImplemented
     weights = _weights(x, target, weight, ignore_index)
     at = target.unsqueeze(-1)
