@@ -213,6 +213,11 @@ CASES: dict[str, Case] = {
         lambda n, m: (torch.randn(n, 3, m),),
         ((4, 4), (5, 5)),
     ),
+    "diagonal_scatter": Case(
+        lambda x, y: x.exp().diagonal_scatter(y * 2, -1, 1, 0) * x,
+        lambda n, m: (torch.randn(n, m), torch.randn(n)),
+        ((4, 5), (6, 7)),
+    ),
     "a row in the middle": Case(
         lambda x: x.select(0, x.shape[0] // 2).exp(), matrix, ((4, 6), (6, 10))
     ),

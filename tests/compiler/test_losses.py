@@ -137,3 +137,30 @@ def test_the_library_is_asked_with_one_number() -> None:
     """About the labels: one number stands for all logits."""
     assert losses._is_one_number(torch.zeros(()).expand(3, 4))
     assert not losses._is_one_number(torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_losses_of_images(reduction: str, weighted: bool) -> None:
+    """Whose classes are the second dimension: nobody scatters into zeros for their gradient."""
+
+    def of_images(x: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
+        return F.cross_entropy(x, target, weight, ignore_index=1, reduction=reduction)
+
+    fused = fuse(of_images)
+    for batch, classes, height, width in ((2, 4, 3, 5), (3, 6, 2, 2)):
+        x = torch.randn(batch, classes, height, width, requires_grad=True)
+        target = torch.randint(classes, (batch, height, width))
+        weight = torch.rand(classes) + 0.5 if weighted else None
+        exact = x.detach().double().requires_grad_()
+        results = (
+            fused(x, target, weight),
+            of_images(exact, target, None if weight is None else weight.double()),
+        )
+        torch.testing.assert_close(results[0].double(), results[1], rtol=1e-5, atol=1e-6)
+        passed = torch.randn(results[1].shape, dtype=torch.float64)
+        (grad,) = torch.autograd.grad(results[0], x, passed.float())
+        (exactly,) = torch.autograd.grad(results[1], exact, passed)
+        torch.testing.assert_close(grad.double(), exactly, rtol=1e-5, atol=1e-6)
+    assert len(fused.variants) == 1
+    assert "nll_loss2d_backward" not in str(fused.explain(x, target, weight))

@@ -50,6 +50,7 @@ FOUND: dict[str, Callable[[Tensor], Tensor]] = {
     "min of columns": lambda x: x.exp().min(0).values,
     "median": lambda x: x.sin().median(-1).values * 2,
     "kthvalue": lambda x: x.kthvalue(1, -1).values.exp(),
+    "topk of one": lambda x: x.topk(1).values * x,
     "where it is the largest": lambda x: x.gather(-1, x.argmax(-1, keepdim=True)) * x,
     "one hot": lambda x: torch.zeros_like(x).scatter(-1, x.argmax(-1, keepdim=True), 1.0) * x,
 }
@@ -98,6 +99,11 @@ def test_places_that_a_reduction_finds(name: str) -> None:
         checks(function, fused, x)
     found = library(function, torch.randn(4, 8, requires_grad=True))
     assert not [each for each in found if "scatter" in each], found
+
+
+def test_places_of_32_bits() -> None:
+    x = torch.randn(5, 7)
+    checks(smoothed, fuse(smoothed), x, torch.tensor([0, 6, 3, 2, 1], dtype=torch.int32))
 
 
 def test_nothing_to_gather_from() -> None:

@@ -26,7 +26,7 @@ _SCATTERS = (aten.scatter.src, aten.scatter.value, aten.scatter_add.default)
 _FIND = (aten.argmax.default, aten.argmin.default)
 _FIND_BESIDES = (
     *(aten.max.dim, aten.min.dim, aten.median.dim, aten.nanmedian.dim),
-    *(aten.mode.default, aten.kthvalue.default),
+    *(aten.mode.default, aten.kthvalue.default, aten.topk.default),
 )
 _SAME = (  # as many numbers, and the same
     *(aten.detach.default, aten.alias.default, aten.clone.default, aten.view.default),

@@ -166,8 +166,8 @@ def _recomputable(joint: torch.fx.GraphModule) -> Iterator[None]:
 
     def with_ours() -> Any:
         types: Any = known()
-        types.fusible_ops.add(torch.ops.aten.nll_loss_backward)  # a mask of its row
-        types.fusible_ops.update(_OF_THE_INDEX)
+        masks = (aten.nll_loss_backward, aten.nll_loss2d_backward, aten.diagonal_backward)
+        types.fusible_ops.update((*masks, *_OF_THE_INDEX))
         types.recomputable_ops.update(_OF_THE_INDEX)
         if on_gpu:
             types.fusible_ops.update(_ACTIVATION_BACKWARDS)

@@ -20,7 +20,7 @@ WHOLE = """
     addr baddbmm dot mv vdot linear matmul rrelu cdist col2im im2col
     _scaled_dot_product_flash_attention_for_cpu scaled_dot_product_attention
     embedding_dense_backward grid_sampler_2d max_unpool2d max_unpool3d
-    nll_loss_forward nll_loss2d_forward nll_loss2d_backward multi_margin_loss
+    nll_loss_forward nll_loss2d_forward multi_margin_loss
     multilabel_margin_loss_forward upsample_bicubic2d upsample_bilinear2d upsample_linear1d
     upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d
     _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d

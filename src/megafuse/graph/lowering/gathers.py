@@ -114,17 +114,29 @@ def diagonal_backward(
     b: Builder, grad: Value, sizes: Sequence[Size], offset: Size, dim1: int, dim2: int
 ) -> Value:
     """The gradient on the diagonal, 0 elsewhere: no scatter needed."""
+    return _on_diagonal(b, b.filled(b.out_shape(), 0, grad.dtype), grad, offset, dim1, dim2)
+
+
+@rule(aten.diagonal_scatter.default)
+def diagonal_scatter(
+    b: Builder, x: Value, source: Value, offset: Size = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    return _on_diagonal(b, x, b.to(source, x.dtype), offset, dim1, dim2)
+
+
+def _on_diagonal(b: Builder, x: Value, source: Value, offset: Size, dim1: int, dim2: int) -> Value:
+    """x with its diagonal replaced."""
     if not isinstance(offset, int):
         raise NotLowered
-    shape = b.out_shape()
-    row, column = dim1 % len(shape), dim2 % len(shape)
+    shape = x.shape
+    row, column = along(x, dim1), along(x, dim2)
     others = [axis(dim) for dim in range(len(shape)) if dim not in (row, column)]
     on_it = axis(row) - max(-offset, 0)  # which of the diagonal's elements, where it is one
-    loaded = b.gather(grad, shape, [*others, on_it], otherwise=0.0)
+    loaded = b.gather(source, shape, [*others, on_it], otherwise=0.0)
     place = _index(b, shape, row)
     if offset != 0:
         place = b.apply("add", place, offset)
-    return b.apply("where", b.apply("eq", _index(b, shape, column), place), loaded, 0)
+    return b.apply("where", b.apply("eq", _index(b, shape, column), place), loaded, x)
 
 
 def _checked(b: Builder) -> None:
@@ -200,7 +212,7 @@ def indexed(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
     return b.gather(x, shape, at, _elsewhere(x))
 
 
-@rule(aten.nll_loss_backward.default)
+@rule(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def nll_loss_backward(
     b: Builder,
     grad: Value,
@@ -211,17 +223,25 @@ def nll_loss_backward(
     ignore_index: Size,
     total_weight: Value,
 ) -> Value:
-    """−grad · weight at the target's place, 0 elsewhere: no scatter needed."""
-    column = b.coordinate((x.shape[-1],), 0)
-    rows = b.reshaped(target, (*target.shape, 1)) if target.shape else target
-    here = b.apply("eq", column, b.to(rows, torch.int64))
-    kept = b.apply("ne", b.to(rows, torch.int64), ignore_index)
+    """−grad · weight at the target's place, 0 elsewhere: no scatter needed. Classes are along the
+    last dimension of rows, and the second of images."""
+    dim = len(x.shape) - 1 if len(x.shape) < 3 else 1
+    after = (1,) * (len(x.shape) - dim - 1)
+
+    def spread(value: Value) -> Value:
+        """With a dimension of size 1 for the classes, unless it is one number."""
+        shape = value.shape
+        return b.reshaped(value, (*shape[:dim], 1, *shape[dim:])) if shape else value
+
+    column = b.coordinate((x.shape[dim], *after), 0)
+    labels = b.to(spread(target), torch.int64)
+    here = b.apply("eq", column, labels)
+    kept = b.apply("ne", labels, ignore_index)
     share = b.apply("neg", b.wide(grad))
     if reduction == 1:
         share = b.apply("div", share, b.wide(total_weight))
-    if share.shape:
-        share = b.reshaped(share, (*share.shape, 1))
+    share = spread(share)
     if weight is not None:
-        share = b.apply("mul", share, weight)
+        share = b.apply("mul", share, b.reshaped(weight, (*weight.shape, *after)))
     result = b.apply("where", b.apply("logical_and", here, kept), share, 0, dtype=share.dtype)
     return b.demote(b.expanded(result, x.shape), x.dtype)
