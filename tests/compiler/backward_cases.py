@@ -213,14 +213,6 @@ CASES: dict[str, Case] = {
         lambda n, m: (torch.randn(n, 3, m),),
         ((4, 4), (5, 5)),
     ),
-    "diagonal_scatter": Case(
-        lambda x, y: x.exp().diagonal_scatter(y * 2, -1, 1, 0) * x,
-        lambda n, m: (torch.randn(n, m), torch.randn(n)),
-        ((4, 5), (6, 7)),
-    ),
-    "a row in the middle": Case(
-        lambda x: x.select(0, x.shape[0] // 2).exp(), matrix, ((4, 6), (6, 10))
-    ),
     "diag_embed": Case(lambda x: x.diag_embed() * 2, matrix),
     # views
     "view": Case(lambda x: x.view(-1).sin(), matrix),
@@ -292,6 +284,10 @@ CASES: dict[str, Case] = {
     "index_put": Case(
         lambda x, i, y: x.index_put((i,), y, accumulate=True).sin(),
         lambda n, m: (torch.randn(n, m), torch.randint(n, (7,)), torch.randn(7, m)),
+    ),
+    "select_scatter": Case(
+        lambda x, y: x.select_scatter(y, 0, 1).exp(),
+        lambda n, m: (torch.randn(n, m), torch.randn(m)),
     ),
     "slice_scatter": Case(
         lambda x, y: x.slice_scatter(y, 0, 1).exp(),

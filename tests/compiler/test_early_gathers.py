@@ -191,3 +191,14 @@ def test_what_is_no_place_raises_as_ever(function: Any, grad: bool, bad: int) ->
     with pytest.raises(type(eager.value)) as mine:
         fuse(function)(x, at)
     assert str(mine.value).partition(" for dimension")[0] in str(eager.value)
+
+
+@pytest.mark.parametrize("rows", [3, 6])
+def test_more_places_than_rows_raise_as_ever(rows: int) -> None:
+    """However many there were when it was compiled: all rows, or some."""
+    x, at = drawn(6, 7)
+    fused = fuse(log_p)
+    torch.testing.assert_close(fused(x, at[:rows]), log_p(x, at[:rows]))
+    with pytest.raises(RuntimeError, match="no larger than self"):
+        fused(x, torch.cat((at, at)))
+    torch.testing.assert_close(fused(x, at[:4]), log_p(x, at[:4]))

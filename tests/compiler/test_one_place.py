@@ -158,3 +158,16 @@ def test_what_is_no_place_raises_as_ever(function: Any, grad: bool, bad: int) ->
     with pytest.raises(type(eager.value)) as mine:
         fuse(function)(x, at)
     assert str(mine.value).partition(" for dimension")[0] in str(eager.value)
+
+
+def test_a_row_of_another_size_raises_as_ever() -> None:
+    """Nothing says that the row is as long as x's until it is there."""
+
+    def put(x: Tensor, row: Tensor) -> Tensor:
+        return x.select_scatter(row, 0, 1) * 2
+
+    fused = fuse(put)
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(fused(x, x[0] + 1), put(x, x[0] + 1))
+    with pytest.raises(RuntimeError, match="size"):
+        fused(x, torch.randn(7))

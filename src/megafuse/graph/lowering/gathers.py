@@ -14,11 +14,11 @@ import sympy
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
-from megafuse.graph.coordinates import identity
+from megafuse.graph.coordinates import identity, same_shape
 from megafuse.graph.ir import Constant, Size, Value, View, axis
 from megafuse.graph.lowering.builder import Builder, Operand
 from megafuse.graph.lowering.table import NotLowered, rule
-from megafuse.graph.lowering.views import along, clipped, from_end
+from megafuse.graph.lowering.views import along, clipped
 
 aten = torch.ops.aten
 
@@ -102,8 +102,13 @@ def _is_zero(x: Value) -> bool:
 
 @rule(aten.select_scatter.default)
 def select_scatter(b: Builder, x: Value, source: Value, dim: int, index: Size) -> Value:
+    """By the library where a later call may have an index or sizes that PyTorch raises for."""
     dim = along(x, dim)
-    place = from_end(index, x.shape[dim])
+    if not isinstance(index, int):
+        raise NotLowered
+    if not same_shape(source.shape, (*x.shape[:dim], *x.shape[dim + 1 :])):
+        raise NotLowered
+    place = index if index >= 0 else index + x.shape[dim]
     shape = (*source.shape[:dim], 1, *source.shape[dim:])
     here = b.apply("eq", _index(b, x.shape, dim), place)
     return b.apply("where", here, b.reshaped(b.to(source, x.dtype), shape), x)
@@ -114,29 +119,17 @@ def diagonal_backward(
     b: Builder, grad: Value, sizes: Sequence[Size], offset: Size, dim1: int, dim2: int
 ) -> Value:
     """The gradient on the diagonal, 0 elsewhere: no scatter needed."""
-    return _on_diagonal(b, b.filled(b.out_shape(), 0, grad.dtype), grad, offset, dim1, dim2)
-
-
-@rule(aten.diagonal_scatter.default)
-def diagonal_scatter(
-    b: Builder, x: Value, source: Value, offset: Size = 0, dim1: int = 0, dim2: int = 1
-) -> Value:
-    return _on_diagonal(b, x, b.to(source, x.dtype), offset, dim1, dim2)
-
-
-def _on_diagonal(b: Builder, x: Value, source: Value, offset: Size, dim1: int, dim2: int) -> Value:
-    """x with its diagonal replaced."""
     if not isinstance(offset, int):
         raise NotLowered
-    shape = x.shape
-    row, column = along(x, dim1), along(x, dim2)
+    shape = b.out_shape()
+    row, column = dim1 % len(shape), dim2 % len(shape)
     others = [axis(dim) for dim in range(len(shape)) if dim not in (row, column)]
     on_it = axis(row) - max(-offset, 0)  # which of the diagonal's elements, where it is one
-    loaded = b.gather(source, shape, [*others, on_it], otherwise=0.0)
+    loaded = b.gather(grad, shape, [*others, on_it], otherwise=0.0)
     place = _index(b, shape, row)
     if offset != 0:
         place = b.apply("add", place, offset)
-    return b.apply("where", b.apply("eq", _index(b, shape, column), place), loaded, x)
+    return b.apply("where", b.apply("eq", _index(b, shape, column), place), loaded, 0)
 
 
 def _checked(b: Builder) -> None:

@@ -96,11 +96,10 @@ def clipped(start: Any, size: Any) -> Size:
 def select(b: Builder, x: Value, dim: int, index: Size) -> Value:
     dim = along(x, dim)
     rest = list(identity(b.out_shape()))
-    return b.view(x, b.out_shape(), [*rest[:dim], from_end(index, x.shape[dim]), *rest[dim:]])
+    return b.view(x, b.out_shape(), [*rest[:dim], _from_end(index, x.shape[dim]), *rest[dim:]])
 
 
-def from_end(index: Size, size: Size) -> Size:
-    """The place that an index is at: a negative one counts from the end."""
+def _from_end(index: Size, size: Size) -> Size:
     index = sympy.sympify(index)
     if index.is_nonnegative:
         return index
