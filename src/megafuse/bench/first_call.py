@@ -3,6 +3,9 @@
 Both caches, ours and Inductor's, are empty folders for that call, but for what comes with the host
 runtime, which is loaded: the compiler's flags are known, and the headers parsed. Then the batch
 size changes: a function that is compiled for one shape only is compiled again.
+
+torch.compile's is timed without a backward, and not where it tunes: seconds for each row that say
+the same again.
 """
 
 from __future__ import annotations
@@ -27,8 +30,11 @@ from megafuse.runtime import cache, loader, precompiled
 def measure(job: Job, function: Function, entry: Entry) -> None:
     """Fills in what the entry has to say of first calls; a failure is its error."""
     assert job.draw_another is not None
+    theirs = entry.name.startswith("compile")
     if entry.name == "eager":
         return  # it compiles nothing
+    if theirs and (entry.name != "compile" or job.mode != "forward"):
+        return
     loader.load()
     step = job.step(function)
     first, second = job.arguments(), job.with_gradients(job.draw_another())
@@ -38,7 +44,7 @@ def measure(job: Job, function: Function, entry: Entry) -> None:
                 precompiled.make_ahead()
             entry.first_call = _seconds(lambda: step(*first), job.device)
             compiled = _compiled()
-            if entry.name.startswith("compile"):
+            if theirs:
                 return  # made for one shape (contenders.compiled), as its own row says
             entry.another_shape = _seconds(lambda: step(*second), job.device)
             entry.compiled_again = _compiled() != compiled

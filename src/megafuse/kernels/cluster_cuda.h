@@ -5,9 +5,9 @@
 
 namespace mf {
 
-// A block writes into another's shared memory with stores that count down a barrier there. A cluster
-// barrier that orders ordinary stores (arrive.release) would do too, but is a fence for the whole
-// GPU, about 1 us.
+// A block writes into another's shared memory with stores that count down a barrier there. A
+// cluster barrier that orders ordinary stores (arrive.release) would do too, but is a fence for the
+// whole GPU, about 1 us.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 __device__ __forceinline__ u32 shared_word(const void* shared) {
   return u32(__cvta_generic_to_shared(shared));
