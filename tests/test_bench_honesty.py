@@ -78,6 +78,17 @@ def test_the_same_memory_each_time(device: str) -> None:
     assert "overwrites its earlier result" in str(judged(cheat, device).error)
 
 
+def test_a_gradient_that_is_the_incoming_one(device: str) -> None:
+    """Autograd hands it on as it is: nobody's earlier result is overwritten."""
+
+    def rounded(x: Tensor) -> Tensor:
+        return x + (x.round() - x).detach()
+
+    x = torch.randn(64, 64, device=device)
+    result = mf.bench(rounded, x, against="fuse", mode="forward+backward", budget=0.02)
+    assert [entry.error for entry in result.rows[0].entries] == [None, None]
+
+
 def test_a_wrong_result(device: str) -> None:
     def cheat(x: Tensor) -> Tensor:
         return torch.exp(x) * 2.0001
