@@ -449,3 +449,49 @@ def test_strides_of_an_expanded_less_a_transposed_tensor(dtype: str) -> None:
         Argument("a2", dtype, ((3, 3), (5, 5)), layout="transposed"),
     ]
     check(Program.of_source(source, arguments, seed=11946))
+
+
+def test_a_saved_slice_that_begins_elsewhere() -> None:
+    """Torch's view begins a row on, ours where its memory does: the backward raised."""
+    source = """
+        def program(a0, n1):
+            v1 = a0.flip(-1)[..., 1:]
+            v2 = v1.transpose(0, -1).flatten(0, 1)
+            v4 = v2.swapaxes(0, -1)
+            v6 = v4 + n1
+            v8 = torch.atan2(v6, v6.abs() + 0.2)
+            return v8,
+    """
+    arguments = [
+        Argument("a0", "float32", ((3, 3), (3, 3)), layout="transposed", requires_grad=True),
+        Argument("n1", "int", (4, 4)),
+    ]
+    check(Program.of_source(source, arguments, seed=14643))
+
+
+def test_integers_of_floats_that_none_holds() -> None:
+    """An integer is never infinite or NaN, though PyTorch leaves open which it is: GCC took the
+    conversions to and fro for a truncation (program 15902)."""
+    special = torch.tensor([3.7, -3.7, torch.nan, torch.inf, -torch.inf, 1e30, -1e30, 2.0**31])
+    for dtype in (torch.int32, torch.int64):
+        for floats in (torch.float32, torch.float64):
+            x = special.to(floats).repeat(9)
+            made = fuse(lambda x, dtype=dtype: 0.5 + x.to(dtype))(x)
+            assert made.isfinite().all()
+            assert made[:2].tolist() == [3.5, -2.5]
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 2), (3, 3), (2, 4, 5)])
+def test_rows_of_which_nothing_is_left(shape: tuple[int, ...]) -> None:
+    """Above the diagonal of one column there is nothing: no reduction is left in a kernel of rows,
+    which could not be compiled (programs 15931 and 16902)."""
+
+    @fuse
+    def largest(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        above = x.amax(-1, keepdim=True).triu(1)
+        return above, above + x, x.sum(-1)
+
+    x = torch.randn(shape)
+    for made, expected in zip(largest(x), largest.function(x), strict=True):
+        torch.testing.assert_close(made, expected)
+    assert largest.variants, "it ran unfused"

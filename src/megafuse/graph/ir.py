@@ -68,6 +68,7 @@ class Input(Value):
     position: int
     strides: tuple[Size, ...]
     offset: Size = 0
+    saved: bool = False  # the backward's: by the forward, or an incoming gradient
 
 
 @dataclass(eq=False)

@@ -71,12 +71,22 @@ class Kernels:
         shape = builder.shape
         if cluster.rows > 1:
             shape = (*cluster.outer, sympy.prod(shape[len(cluster.outer) :]))
+        inputs, outputs = builder.operands, [operand for _, operand in elements]
+        once = [operand for _, operand in rows]
+        if rows and not body.row_wise:
+            # No reduction is left: amax(-1, keepdim=True).triu(1) is 0. What is the same all along
+            # a row is an element of a kernel over rows.
+            if elements or sums:
+                return None
+            shape = cluster.outer
+            inputs, outputs = ([_of_rows(o, shape) for o in each] for each in (inputs, once))
+            body, once = replace(body, outputs=body.row_outputs, row_outputs=()), []
         kernel = Kernel(
             self._shared(body),
             shape,
-            [operand for _, operand in elements],
-            builder.operands,
-            [operand for _, operand in rows],
+            outputs,
+            inputs,
+            once,
             [operand for _, operand in sums],
             builder.words,
             members,
@@ -147,6 +157,11 @@ class Kernels:
         found = builder.walk(flat(at, tensor.strides, tensor.offset))
         assert found is not None, f"{value.name} cannot be written by strides"
         return Operand(tensor.buffer, found[1], found[0])
+
+
+def _of_rows(operand: Operand, outer: Sequence[Size]) -> Operand:
+    """The same where there are rows, and no elements of them."""
+    return replace(operand, strides=operand.strides[: len(outer)])
 
 
 def _covers(at: tuple[sympy.Expr, ...], axes: set[sympy.Symbol], cluster: Cluster) -> bool:

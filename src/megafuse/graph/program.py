@@ -101,7 +101,9 @@ class _Description:
                     to = idle if value.shape[dim] == 1 else inside
                     to.append((stride, self.code.load("stride", at, dim)))
                 if isinstance(value.offset, sympy.Symbol):
-                    inside.append((value.offset, self.code.load("offset", at)))
+                    # What the forward saved begins where our memory does, not where torch's view.
+                    to = idle if value.saved else inside
+                    to.append((value.offset, self.code.load("offset", at)))
         for some in (shown, idle):  # an idle stride may be any number: sizes come from it last
             for size, slot in some:
                 found = told(size)

@@ -163,6 +163,7 @@ class _Lowering:
                 position=position,
                 strides=self.sizes(like.stride()),
                 offset=self.size(like.storage_offset()),
+                saved=self.is_backward,
             )
         else:
             expr = self.shown(like)
