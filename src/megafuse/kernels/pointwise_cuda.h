@@ -37,7 +37,7 @@ __device__ __forceinline__ V read_once(const V* address) {
 // The same at any address: from the aligned 16 bytes around it, of which none lies outside what is
 // asked for.
 template <class V>
-__device__ __forceinline__ V read_unaligned(const void* address) {
+__device__ __forceinline__ V read_unaligned_16(const void* address) {
   constexpr int kWords = sizeof(V) / 4;
   static_assert(sizeof(V) % 16 == 0, "made of 16 bytes");
   const u32 off = u32(reinterpret_cast<u64>(address)) & 15;
@@ -59,6 +59,21 @@ __device__ __forceinline__ V read_unaligned(const void* address) {
   for (int i = 0; i < kWords; ++i)
     made.item[i] = __funnelshift_r(word[i], word[i + 1], (off & 3) * 8);
   return bits_as<V>(made);
+}
+template <class V>
+__device__ __forceinline__ V read_unaligned(const void* address) {
+  if constexpr (sizeof(V) == 8) {  // eight masks beside wider numbers
+    const u32 off = u32(reinterpret_cast<u64>(address)) & 7;
+    const uint2* const from = reinterpret_cast<const uint2*>(reinterpret_cast<u64>(address) - off);
+    const uint2 low = __ldg(from), high = off == 0 ? low : __ldg(from + 1);
+    const u32 first = off & 4 ? low.y : low.x, second = off & 4 ? high.x : low.y;
+    const u32 third = off & 4 ? high.y : high.x;
+    const Vector<u32, 2> made{__funnelshift_r(first, second, (off & 3) * 8),
+                              __funnelshift_r(second, third, (off & 3) * 8)};
+    return bits_as<V>(made);
+  } else {
+    return read_unaligned_16<V>(address);
+  }
 }
 
 // Stored numbers to computed ones, a vector at a time: two 16-bit floats share a register, which
