@@ -203,8 +203,8 @@ MF_INLINE double trunc_div(double a, double b) { return trunc(a / b); }
 // ---- conversions
 
 // Of a float that no T (int32 or int64) can hold, one that converts to what the processor's
-// instruction makes of it, and PyTorch with it. GCC takes float(i32(x)) for trunc(x), and an integer
-// would be infinite or NaN.
+// instruction makes of it, and PyTorch with it. GCC takes float(i32(x)) for trunc(x), and an
+// integer would be infinite or NaN.
 template <class T, class From>
 MF_INLINE From convertible(From value) {
   constexpr From end = From(u64(1) << (sizeof(T) * 8 - 1));
