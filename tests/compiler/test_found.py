@@ -495,3 +495,12 @@ def test_rows_of_which_nothing_is_left(shape: tuple[int, ...]) -> None:
     for made, expected in zip(largest(x), largest.function(x), strict=True):
         torch.testing.assert_close(made, expected)
     assert largest.variants, "it ran unfused"
+
+
+def test_division_by_a_number_of_the_row() -> None:
+    """On a GPU by the reciprocal, corrected: to the bits of division, zeros and infinities too."""
+    torch.manual_seed(0)
+    x = torch.randn(40, 515) * torch.logspace(-18, 18, 40)[:, None]
+    x[0, 3], x[1, 4], x[2, 5], x[3] = -0.0, torch.inf, torch.nan, 0.0
+    function = lambda x: x / x.abs().amax(-1, keepdim=True)  # noqa: E731
+    torch.testing.assert_close(fuse(function)(x), function(x), rtol=0, atol=0, equal_nan=True)

@@ -156,12 +156,19 @@ def _is_of_the_call(term: Term) -> bool:
 
 
 def _is_of_a_row(term: Term) -> bool:
-    """Whether it is the same all along a row."""
-    if isinstance(term, Loaded):
-        return term.steady
-    if isinstance(term, Applied):
-        return all(map(_is_of_a_row, term.args))
-    return isinstance(term, (Reduced, Scalar, Written))
+    """Whether it is the same all along a row: made of numbers and of what is such."""
+    seen, stack = {term}, [term]  # terms are shared: each is asked once
+    while stack:
+        each = stack.pop()
+        if isinstance(each, Applied):
+            stack += [arg for arg in each.args if arg not in seen]
+            seen.update(each.args)
+        elif isinstance(each, Loaded):
+            if not each.steady:
+                return False
+        elif not isinstance(each, (Reduced, Scalar, Written)):
+            return False
+    return True
 
 
 def _as_compared(term: Term, text: Text) -> Text:
