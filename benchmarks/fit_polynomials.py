@@ -1,10 +1,11 @@
-"""Make the coefficients in kernels/math.h, logarithms.h and activations.h: the c with the least
-largest |w (c(x) - f(x))|.
+"""Make the coefficients in kernels/math.h, logarithms.h, activations.h and what is done in double
+(in_double.h and what includes it): the c with the least largest |w (c(x) - f(x))|.
 
 Each fit is the better of a Remez exchange and a Lawson iteration (least squares whose weights grow
 where the error is large), run in float64 on a Chebyshev grid. Coefficients are then rounded to
 float one at a time, the lowest power first, and the rest are fitted again, so that rounding costs
-almost nothing. The printed error is that of the rounded coefficients. Takes about 10 s:
+almost nothing. The printed error is that of the rounded coefficients. Those of IN_DOUBLE stay
+float64. Takes about 20 s:
 
     python benchmarks/fit_polynomials.py            # every fit
     python benchmarks/fit_polynomials.py exp tanh   # fits whose name contains one of these words
@@ -88,11 +89,21 @@ def round_in_turn(columns, target, fixed=()):
 
 def polynomial(function, low, high, degree, fixed=(), weight=None):
     """function(x) ~ sum c_i x^i; the error is relative unless a weight(x) is given."""
+    return round_in_turn(*weighted(function, low, high, degree, weight), fixed)
+
+
+def in_double(function, low, high, degree):
+    """The same with float64 coefficients."""
+    columns, target = weighted(function, low, high, degree)
+    coefficients = minimax(columns, target)
+    return coefficients, np.abs(columns @ coefficients - target).max()
+
+
+def weighted(function, low, high, degree, weight=None):
     x = grid(low, high)
     f = tabulate(function, x)
     w = 1 / f if weight is None else weight(x)
-    columns = x[:, None] ** np.arange(degree + 1) * w[:, None]
-    return round_in_turn(columns, f * w, fixed)
+    return x[:, None] ** np.arange(degree + 1) * w[:, None], f * w
 
 
 def normal_tail(y):
@@ -147,13 +158,48 @@ FITS = {
     ),
 }
 
+TINY = 1e-9  # in place of 0, where the formula divides by it
+
+
+def of_square(function):
+    """function(x) / x of z = x x, for an odd function."""
+    return lambda z: function(mpmath.sqrt(z)) / mpmath.sqrt(z)
+
+
+def scaled_erfc(u):
+    """erfc(x) e^(x x) of u = (x - 3) / (x + 3)."""
+    x = 3 * (1 + u) / (1 - u)
+    return mpmath.exp(x * x) * mpmath.erfc(x)
+
+
+def inverse_erf(w):
+    """erfinv(x) / x of w = -log(1 - x x)."""
+    x = mpmath.sqrt(-mpmath.expm1(-w))
+    return mpmath.erfinv(x) / x
+
+
+# name: (function, low, high, degree): good to 2^-29 and better, of the value itself.
+IN_DOUBLE = {
+    "sin_pi": (of_square(lambda r: mpmath.sin(mpmath.pi * r)), TINY, 0.2501, 5),
+    "tan_pi": (of_square(lambda r: mpmath.tan(mpmath.pi * r)), TINY, 0.0626, 8),
+    "asin": (of_square(mpmath.asin), TINY, 0.2501, 6),
+    "atan": (of_square(mpmath.atan), TINY, 1, 10),
+    "ln": (lambda f: mpmath.log1p(f) / f, 2**-0.5 - 1, 2**0.5 - 1.0001, 12),
+    "expm1_double": (lambda r: mpmath.expm1(r) / r, -LN2 / 2 * WIDE, LN2 / 2 * WIDE, 6),
+    "scaled_erfc": (scaled_erfc, -1, 7.3 / 13.3, 12),
+    "erfinv_near": (inverse_erf, TINY, 5, 11),
+    "erfinv_far": (lambda s: inverse_erf(s * s), 5**0.5, 4.1, 10),
+}
+
 
 def main(words):
-    for name, arguments in FITS.items():
-        if not words or any(word in name for word in words):
-            coefficients, error = polynomial(*arguments)
-            print(f"{name}: largest weighted error {error:.3g}")
-            print("  " + ", ".join(f"{c:.9g}f" for c in coefficients))
+    kinds = (FITS, polynomial, lambda c: f"{c:.9g}f"), (IN_DOUBLE, in_double, lambda c: f"{c:.17g}")
+    for fits, fit, spelled in kinds:
+        for name, arguments in fits.items():
+            if not words or any(word in name for word in words):
+                coefficients, error = fit(*arguments)
+                print(f"{name}: largest weighted error {error:.3g}")
+                print("  " + ", ".join(spelled(c) for c in coefficients))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""kernels/portable.h, math.h and activations.h on this CPU, compiled as the runtime compiles them.
+"""kernels/portable.h, math.h, activations.h and what is done in double (in_double.h) on this CPU,
+compiled as the runtime compiles them.
 
-References are fp64: numpy and math for the functions, PyTorch's float64 for the activations. A
-float64 reference is off by about 1e-9 float ulp, so it stands for the exact value.
+References are fp64: numpy and math for the functions, PyTorch's float64 for the activations and for
+what is done in double. A float64 reference is off by about 1e-9 float ulp, so it stands for the
+exact value.
 """
 
 import ctypes
@@ -30,6 +32,9 @@ ACTIVATIONS = {
     "Sigmoid": torch.sigmoid,
     "Tanh": torch.tanh,
 }
+IN_DOUBLE = ["sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"]
+IN_DOUBLE += ["erfc", "erfinv"]
+OF_TWO = ["pow", "atan2", "hypot", "fmod", "mod", "floor_div"]
 SPECIALS = [0.0, 1e-40, 88.0, 200.0, 3e38, math.inf, math.nan]
 SPECIALS += [-x for x in SPECIALS]
 
@@ -45,6 +50,10 @@ def loops():
         for name in ACTIVATIONS:
             for part in ("value", "derivative"):
                 table[f"{name}_{part}_{kind}"] = (kind, kind, f"mf::{name}::{part}(x)")
+    for name in IN_DOUBLE:
+        table[f"{name}_float"] = ("float", "float", f"mf::{name}(x)")
+    for name in OF_TWO:
+        table[f"{name}_float"] = ("float", "float", f"mf::{name}(x, y)")
     for name in ("half", "bfloat16"):
         table[f"from_{name}"] = ("float", f"mf::{name}", "mf::to_float(x)")
         table[f"to_{name}"] = (f"mf::{name}", "float", f"mf::to_{name}(x)")
@@ -53,13 +62,14 @@ def loops():
 
 class Library:
     def __init__(self, directory):
-        lines = ['#include "activations.h"']
+        lines = ['#include "prims.h"']
         self.line = {}
         for name, (out, into, expression) in loops().items():
             self.line[name] = len(lines) + 1
             lines.append(
-                f'extern "C" void {name}({out}* __restrict o, const {into}* __restrict in, long n) '
-                f"{{ for (long i = 0; i < n; ++i) {{ {into} x = in[i]; o[i] = {expression}; }} }}"
+                f'extern "C" void {name}({out}* __restrict o, const {into}* __restrict a, '
+                f"const {into}* __restrict b, long n) {{ for (long i = 0; i < n; ++i) "
+                f"{{ {into} x = a[i]; [[maybe_unused]] {into} y = b[i]; o[i] = {expression}; }} }}"
             )
         source, binary = directory / "loops.cpp", directory / "loops.so"
         source.write_text("\n".join(lines) + "\n")
@@ -75,10 +85,11 @@ class Library:
         self.vectorised = {int(n) for n in re.findall(pattern, result.stderr)}
         self.library = ctypes.CDLL(str(binary))
 
-    def __call__(self, name, x, dtype=None):
+    def __call__(self, name, x, dtype=None, y=None):
         x = np.ascontiguousarray(x)
+        y = x if y is None else np.ascontiguousarray(y)
         out = np.empty(x.shape, dtype or x.dtype)
-        pointers = [ctypes.c_void_p(a.ctypes.data) for a in (out, x)]
+        pointers = [ctypes.c_void_p(a.ctypes.data) for a in (out, x, y)]
         getattr(self.library, name)(*pointers, ctypes.c_long(x.size))
         return out
 
@@ -129,6 +140,75 @@ def test_error_against_float64(library, name):
     worst = error.argmax()
     assert error[worst] <= LIMIT[name], f"{error[worst]:.2f} ulp at {x[finite][worst]!r}"
     assert np.array_equal(value[~finite], rounded[~finite])
+
+
+def of_torch(name, *operands):
+    """PyTorch's function of these numpy arrays in float64."""
+    function = getattr(torch, name, None) or getattr(torch.special, name)
+    return function(*(torch.from_numpy(x).double() for x in operands)).numpy()
+
+
+def assert_half_an_ulp(name, value, exact, *operands):
+    """The nearest float, or next to it where the exact value is all but half way; where that is 0,
+    Inf or NaN, just that, with its sign."""
+    with np.errstate(over="ignore"):
+        rounded = exact.astype(np.float32)
+    finite = np.isfinite(rounded)
+    error = error_in_ulp(value[finite].astype(np.float64), exact[finite])
+    worst = error.argmax()
+    where = [float(x[finite][worst]) for x in operands]
+    assert error[worst] <= 0.52, f"{name}: {error[worst]:.2f} ulp at {where}"
+    np.testing.assert_array_equal(value[~finite], rounded[~finite])
+    nothing = rounded == 0
+    np.testing.assert_array_equal(np.signbit(value[nothing]), np.signbit(rounded[nothing]))
+
+
+def with_specials(x):
+    return np.concatenate([x, np.array([*SPECIALS, 0.5, -0.5, 1.0, -1.0], np.float32)])
+
+
+@pytest.mark.parametrize("name", IN_DOUBLE)
+def test_what_is_done_in_double(library, name):
+    """Everywhere, also where arguments are so large that 2 pi has to be known to 200 bits."""
+    inside = np.random.default_rng(1).uniform(-1, 1, 1_000_000).astype(np.float32)
+    x = with_specials(np.concatenate([every_exponent(2_000_000), inside]))
+    assert_half_an_ulp(name, library(f"{name}_float", x), of_torch(name, x), x)
+
+
+def pairs(name):
+    """All exponents in both, then what is near, then every pair of specials."""
+    random = np.random.default_rng(2)
+    x, y = every_exponent(1_000_000), random.permutation(every_exponent(1_000_000))
+    low = 0 if name == "pow" else -20
+    near = [random.uniform(low, 20, 500_000).astype(np.float32) for _ in range(2)]
+    whole = [random.integers(-20, 20, 100_000).astype(np.float32) for _ in range(2)]
+    special = [x.ravel() for x in np.meshgrid(*[with_specials(np.arange(-5, 6))] * 2)]
+    n = min(x.size, y.size)
+    parts = [x[:n], y[:n]], near, whole, special
+    return tuple(np.concatenate(side).astype(np.float32) for side in zip(*parts, strict=True))
+
+
+@pytest.mark.parametrize("name", ["pow", "atan2", "hypot"])
+def test_what_is_done_of_two_in_double(library, name):
+    x, y = pairs(name)
+    assert_half_an_ulp(name, library(f"{name}_float", x, y=y), of_torch(name, x, y), x, y)
+
+
+def test_remainders_are_exact(library):
+    """fmod is; the quotient by which PyTorch makes the others of it is float's."""
+    x, y = pairs("fmod")
+    with np.errstate(all="ignore"):
+        left = np.fmod(x, y)
+        below = (left != 0) & ((left < 0) != (y < 0))
+        mod = np.where(below, left + y, left)
+    for name, expected in (("fmod", left), ("mod", mod)):
+        value = library(f"{name}_float", x, y=y)
+        np.testing.assert_array_equal(value, expected)
+        number = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(value[number]), np.signbit(expected[number]))
+    a, b = torch.from_numpy(x), torch.from_numpy(y)
+    expected = torch.div(a, b, rounding_mode="floor").numpy()
+    np.testing.assert_array_equal(library("floor_div_float", x, y=y), expected)
 
 
 @pytest.mark.parametrize("name", ["tanh", "erf"])

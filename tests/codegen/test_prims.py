@@ -55,10 +55,12 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
     "gelu_tanh_slope": slope(gelu_tanh),
     "silu_slope": slope(F.silu),
 }
-SIMPLE = frozenset(  # no libm: SIMD code
+SIMPLE = frozenset(  # of float32 no libm: SIMD code
     {"floor", "ceil", "trunc", "round", "sqrt", "rsqrt", "reciprocal", "neg", "abs", "sign"}
     | {"exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "tanh", "erf"}
     | {"isnan", "isinf", "add", "sub", "mul", "div", "minimum", "maximum", "fmin", "fmax"}
+    | {"sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh"}
+    | {"atanh", "erfc", "erfinv", "pow", "hypot", "fmod", "mod", "floor_div"}
     | {"brief_exp", "copysign", "eq", "ne", "lt", "le", "gt", "ge"}
 )
 SPECIALS = [0.0, 1e-40, 0.5, 1.5, 2.5, 1.0, 2.0, 3.0, 88.0, 200.0, 3e38, float("inf")]

@@ -5,9 +5,14 @@
 
 #include "activations.h"
 #include "brief.h"
+#include "hyperbolic.h"
 #include "integers.h"
 #include "logarithms.h"
+#include "powers.h"
+#include "remainders.h"
+#include "rounding.h"
 #include "special.h"
+#include "trigonometry.h"
 #include "typed.h"
 
 namespace mf {
@@ -15,40 +20,9 @@ namespace mf {
 // ---- one operand
 
 #define MF_FUNCTION(name) MF_FLOAT_FUNCTION(name) MF_DOUBLE_FUNCTION(name)
-MF_FUNCTION(floor)
-MF_FUNCTION(ceil)
-MF_FUNCTION(trunc)
 MF_FUNCTION(sqrt)
-MF_FUNCTION(sin)
-MF_FUNCTION(cos)
-MF_FUNCTION(tan)
-MF_FUNCTION(asin)
-MF_FUNCTION(acos)
-MF_FUNCTION(atan)
-MF_FUNCTION(sinh)
-MF_FUNCTION(cosh)
-MF_FUNCTION(asinh)
-MF_FUNCTION(acosh)
-MF_FUNCTION(atanh)
-MF_FUNCTION(erfc)
 MF_FUNCTION(lgamma)
 #undef MF_FUNCTION
-
-// Half to even, as the processor's rounding is set.
-MF_INLINE float round(float x) {
-#if MF_ON_GPU
-  return ::rintf(x);
-#else
-  return __builtin_nearbyintf(x);
-#endif
-}
-MF_INLINE double round(double x) {
-#if MF_ON_GPU
-  return ::rint(x);
-#else
-  return __builtin_nearbyint(x);
-#endif
-}
 
 // 1 / sqrt(x)
 MF_INLINE float rsqrt(float x) {
@@ -161,44 +135,6 @@ template <class F>
 MF_INLINE F fmin(F a, F b) {
   return select((a < b) | (b != b), a, b);
 }
-
-#if MF_ON_GPU
-#define MF_FUNCTION_OF_TWO(name)                                     \
-  MF_INLINE float name(float a, float b) { return ::name##f(a, b); } \
-  MF_INLINE double name(double a, double b) { return ::name(a, b); }
-#else
-#define MF_FUNCTION_OF_TWO(name)                                               \
-  MF_INLINE float name(float a, float b) { return __builtin_##name##f(a, b); } \
-  MF_INLINE double name(double a, double b) { return __builtin_##name(a, b); }
-#endif
-MF_FUNCTION_OF_TWO(atan2)
-MF_FUNCTION_OF_TWO(hypot)
-MF_FUNCTION_OF_TWO(fmod)
-MF_FUNCTION_OF_TWO(pow)
-#undef MF_FUNCTION_OF_TWO
-
-// Quotients of floats, as PyTorch makes them of fmod.
-template <class F>
-MF_INLINE F float_mod(F a, F b) {
-  const F r = fmod(a, b);
-  return r != F(0) && (r < F(0)) != (b < F(0)) ? r + b : r;
-}
-template <class F>
-MF_INLINE F float_floor_div(F a, F b) {
-  if (b == F(0)) return a / b;
-  const F r = fmod(a, b);
-  F q = (a - r) / b;
-  if (r != F(0) && (r < F(0)) != (b < F(0))) q -= F(1);
-  if (q == F(0)) return copysign(F(0), a / b);
-  const F whole = floor(q);
-  return q - whole > F(0.5) ? whole + F(1) : whole;
-}
-MF_INLINE float mod(float a, float b) { return float_mod(a, b); }
-MF_INLINE double mod(double a, double b) { return float_mod(a, b); }
-MF_INLINE float floor_div(float a, float b) { return float_floor_div(a, b); }
-MF_INLINE double floor_div(double a, double b) { return float_floor_div(a, b); }
-MF_INLINE float trunc_div(float a, float b) { return trunc(a / b); }
-MF_INLINE double trunc_div(double a, double b) { return trunc(a / b); }
 
 // ---- conversions
 
