@@ -40,6 +40,33 @@ def test_other_sizes_and_numbers_run_what_is_there() -> None:
     assert len(fused.variants) == 1
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("dims", [0, 2])
+def test_exponents_are_numbers_but_for_simple_ones(dims: int, in_place: bool) -> None:
+    """2, 3, 1/2 and their like are products and roots, and a kind of their own; all others share
+    one, of which the gradient was made for its exponent alone."""
+
+    def raised(x: Tensor, exponent: float) -> Tensor:
+        return (1 - x).pow_(exponent) * x if in_place else (1 - x) ** exponent * x
+
+    fused = fuse(raised)
+    x = torch.rand([5, 7][:dims], requires_grad=True)
+    for exponent, variants in (
+        *((1.7, 1), (2.9, 1), (-0.3, 1), (0.0, 1), (4.0, 1)),
+        *((2.0, 1), (3.0, 1)),  # the general one takes them, too
+    ):
+        made, expected = same(fused, x, exponent), fused.function(x, exponent)
+        (got,) = torch.autograd.grad(made.sum(), x)
+        (wanted,) = torch.autograd.grad(expected.sum(), x)
+        torch.testing.assert_close(got, wanted)
+        assert len(fused.variants) == variants, exponent
+    simple = fuse(raised)
+    for exponent, variants in ((2.0, 1), (2.5, 2), (3.5, 2), (2.0, 2)):
+        same(simple, x.detach(), exponent)
+        assert len(simple.variants) == variants, exponent
+    assert "pow(" not in simple.source.split("// ====")[1]  # of the first kind
+
+
 def test_other_kinds_of_arguments_make_a_variant_each() -> None:
     def chosen(x: Tensor, flag: Any = None, how: str = "sin") -> Tensor:
         made = torch.sin(x) if how == "sin" else torch.cos(x)

@@ -35,6 +35,11 @@ class _Shapes(ShapeEnv):
         return None
 
 
+# Exponents that are no numbers of the call but part of what is compiled: a power by them is a
+# product or a root, a tenth of the arithmetic of any exponent's, which takes a logarithm.
+_EXPONENTS = (-2, -1, -0.5, 0.5, 1, 2, 3)
+
+
 class _Fakes(FakeTensorMode):
     """Fake tensors with the strides that eager's have.
 
@@ -42,6 +47,8 @@ class _Fakes(FakeTensorMode):
     one is expanded and another transposed, the copy's strides decide, and in eager the other's."""
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.pow.Tensor_Scalar:
+            _fix_exponent(args[1])
         made = super().dispatch(func, types, args, kwargs)
         if (
             isinstance(made, torch.Tensor)
@@ -62,6 +69,16 @@ class _Fakes(FakeTensorMode):
             return made
         plain = torch.empty_strided(made.shape, strides, dtype=made.dtype, device="meta")
         return FakeTensor(self, plain, made.device)
+
+
+def _fix_exponent(exponent: Any) -> None:
+    """A simple one becomes a constant by the guard that a comparison leaves."""
+    if isinstance(exponent, (torch.SymFloat, torch.SymInt)) and _is_simple(exponent):
+        bool(exponent == exponent.node.hint)
+
+
+def _is_simple(exponent: torch.SymFloat | torch.SymInt) -> bool:
+    return exponent.node.hint in _EXPONENTS
 
 
 def _is_expanded(tensor: torch.Tensor) -> bool:
@@ -167,6 +184,8 @@ class Watch(TorchFunctionMode):
             _see_padding(*args, **(kwargs or {}))
         if name == "take_along_dim":
             func = _take_along_dim
+        if name in _POWERS:
+            args = _with_open_exponent(*args)
         here = origin.here()
         traceback.set_stack_trace([origin.written(here)])
         result = random_calls.replaced(func, args)(*args, **(kwargs or {}))
@@ -213,6 +232,23 @@ def _take_along_dim(
     shape = list(torch.broadcast_shapes(*others))
     x, indices = (t.expand([*shape[:at], t.shape[at], *shape[at + 1 :]]) for t in (x, indices))
     return x.gather(at, indices)
+
+
+_POWERS = ("pow", "pow_", "__pow__", "__ipow__")
+
+
+def _with_open_exponent(x: Any, exponent: Any, *rest: Any) -> tuple[Any, ...]:
+    """An exponent that comes with the call as a tensor, where there is a gradient: the formula of
+    the gradient for numbers asks for its value, and the graph would be for this exponent alone."""
+    _fix_exponent(exponent)
+    if not isinstance(exponent, (torch.SymFloat, torch.SymInt)) or _is_simple(exponent):
+        return x, exponent, *rest
+    if not isinstance(x, torch.Tensor) or not (torch.is_grad_enabled() and x.requires_grad):
+        return x, exponent, *rest
+    # float64 keeps its digits, and of more dimensions x decides on the dtype all the same.
+    dtype = torch.float64 if x.dim() else x.dtype
+    open_exponent: Any = exponent  # full's annotation knows no symbolic numbers
+    return x, torch.full((), open_exponent, dtype=dtype, device=x.device), *rest
 
 
 @contextmanager
