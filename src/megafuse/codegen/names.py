@@ -18,11 +18,11 @@ try typedef typeid typename union unsigned using virtual void volatile wchar_t w
 _TAKEN = """
 mf half bfloat16 i8 i16 i32 i64 u8 u16 u32 u64 select min max fma fetch get to rounded of_word pick
 infinity cast terms fold keep results row_results steps held row kept found word scalars random
-typed linux unix main brief over over_row
+typed linux unix main brief over over_row fields field kept_in
 """
 _TYPES = """
 Typed Tuple Step Nothing Row Kept RowField Sum Product Largest Smallest ArgLargest ArgSmallest Any
-All
+All Nth
 """
 _RESERVED = frozenset([*_KEYWORDS.split(), *_TAKEN.split(), *PRIMS])
 

@@ -50,10 +50,7 @@ class _RowWriter:
         self._struct("Row", self.row)
         kinds = {register(term.dtype) for term in self.row}
         self.lines.add(f"using RowField = {kinds.pop() if len(kinds) == 1 else 'Nothing'};")
-        if self.kept:
-            self._struct("Kept", self.kept)
-        else:
-            self.lines.add("using Kept = Nothing;")
+        self._kept_fields()
         self._runs()
         for step in range(steps):
             self.lines.add()
@@ -79,6 +76,19 @@ class _RowWriter:
         test = " || ".join(f"step == {step}" for step in when) or "false"
         parameter = "int step" if when else "int"
         self.lines.add(f"static MF_INLINE constexpr bool keeps({parameter}) {{ return {test}; }}")
+
+    def _kept_fields(self) -> None:
+        self.lines.add(f"static constexpr int fields = {len(self.kept)};")
+        if not self.kept:
+            self.lines.add("using Kept = Nothing;")
+            return
+        self._struct("Kept", self.kept)
+        steps = ", ".join(str(self.phases.kept[term]) for term in self.kept)
+        self.lines.add(f"static constexpr int kept_in[] = {{{steps}}};")
+        for number, name in enumerate(self.kept.values()):
+            self.lines.add("template <class K>")
+            head = f"static MF_INLINE auto& field(Nth<{number}>, K& kept)"
+            self.lines.add(f"{head} {{ return {name}; }}")
 
     def _known(self, phase: int, with_this: bool) -> dict[Term, str]:
         """Names of what is known in a phase; `with_this`: with what it keeps itself."""

@@ -13,8 +13,10 @@
 //   Row                               what is known of a row
 //   RowField                          the type of all its numbers, or Nothing where they differ
 //   Kept                              what is kept of an element from one step to the next, since
-//   it
-//                                     costs more to compute than to keep; Nothing where that is so
+//                                     it costs more to compute than to keep; Nothing for nothing
+//   fields                            how many numbers that is. Of each:
+//   kept_in[N]                        the step that keeps it
+//   field(Nth<N>, kept)              the number
 //   keeps(S)                          whether step S keeps something:
 //   keep(Step<S>, kept, row, inputs...)     puts it there
 //   terms(Step<S>, row, kept, inputs...)    a Tuple of Sum{x}, Largest{x}, …
@@ -42,6 +44,8 @@ struct Step {};
 struct Nothing {};
 template <int R>
 struct Run {};
+template <int N>
+struct Nth {};
 
 // What a row keeps before step S.
 template <class Fn>

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "graph_lanes_cpu.h"
+#include "kept_cpu.h"
 #include "pointwise_cpu.h"
 
 namespace mf {
@@ -46,8 +47,6 @@ struct GraphRowsCpu : PointwiseCpu<K> {
 
   static constexpr i64 kRun = 2048;  // elements summed before their sums are
   static constexpr i64 kRows = 32;   // rows summed as computed before they are added to the sums
-  static constexpr u64 kLine = 64;   // bytes of a cache line
-  static constexpr bool has_kept = keeps_before<Fn>(Fn::steps);
 
   i64 slot, cols;
   void* allocated;
@@ -61,18 +60,17 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   GraphRowsCpu(const u64* w, i64 s) : Base(w), slot(s), cols(i64(w[K::size])) {
     const u64 bytes = sums_at() + (any_summed(AllOutputs()) ? K::outputs * sums_bytes() : 0);
     allocated = __builtin_malloc(bytes + kLine);
-    buffer = lines(reinterpret_cast<u64>(allocated));
+    buffer = whole_lines(reinterpret_cast<u64>(allocated));
   }
   ~GraphRowsCpu() { __builtin_free(allocated); }
   GraphRowsCpu(const GraphRowsCpu&) = delete;
-  static MF_INLINE u64 lines(u64 bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-  MF_INLINE u64 inputs_at() const { return has_kept ? lines(cols * sizeof(Kept)) : 0; }
+  MF_INLINE u64 inputs_at() const { return KeptCpu<Fn>::bytes(cols); }
   MF_INLINE u64 runs_at() const {
-    return inputs_at() + (Base::staged ? K::inputs * lines(cols * sizeof(float)) : 0);
+    return inputs_at() + (Base::staged ? K::inputs * whole_lines(cols * sizeof(float)) : 0);
   }
   MF_INLINE u64 sums_at() const { return runs_at() + Fn::runs * sums_bytes(); }
-  MF_INLINE u64 sums_bytes() const { return lines(cols * sizeof(double)); }
+  MF_INLINE u64 sums_bytes() const { return whole_lines(cols * sizeof(double)); }
 
   // ---- the operands of a row
 
@@ -88,7 +86,7 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     using T = typename In<I>::T;
     u64 base = words[operand] + u64(offset[operand]) * sizeof(T);
     if constexpr (Base::template is_staged<In<I>>) {
-      const u64 to = buffer + inputs_at() + I * lines(cols * sizeof(float));
+      const u64 to = buffer + inputs_at() + I * whole_lines(cols * sizeof(float));
       if (widened[I] != base)
         widen(reinterpret_cast<const half*>(base), reinterpret_cast<float*>(to), cols);
       widened[I] = base;
@@ -173,13 +171,12 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     const auto fn = functor;
     const Row known = row;
     const Accesses from = given;
-    [[maybe_unused]] Kept* const kept = reinterpret_cast<Kept*>(buffer);
+    const KeptCpu<Fn> kept{buffer, cols};
     auto fold = [&](i64 i, int lane, bool counts) __attribute__((always_inline)) {
-      Kept here{};
-      if constexpr (keeps_before<Fn>(S)) here = kept[i];
+      Kept here = kept.template before<S>(i);
       if constexpr (Fn::keeps(S)) {
         fn.keep(Step<S>(), here, known, read<In<I>>(get<I>(from), i)...);
-        kept[i] = here;
+        kept.template put<S>(i, here);
       }
       const Terms terms = fn.terms(Step<S>(), known, here, read<In<I>>(get<I>(from), i)...);
       (fold_one(get<T>(lanes), get<T>(terms), i, lane, counts), ...);
@@ -249,7 +246,7 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     const auto fn = functor;
     const Row known = row;
     const Accesses from = given;
-    [[maybe_unused]] const Kept* const kept = reinterpret_cast<const Kept*>(buffer);
+    const KeptCpu<Fn> kept{buffer, cols};
     const i64 apart[] = {stride(O, 0)...};
     for (i64 done = 0; done < cols; done += kBlock) {
       const i64 count = cols - done < kBlock ? cols - done : kBlock;
@@ -262,8 +259,7 @@ struct GraphRowsCpu : PointwiseCpu<K> {
        ...);
       MF_VECTOR_LOOP
       for (i64 i = 0; i < count; ++i) {
-        Kept here{};
-        if constexpr (has_kept) here = kept[done + i];
+        const Kept here = kept.template before<Fn::steps>(done + i);
         const auto made = fn.results(known, here, read<In<I>>(get<I>(from), done + i)...);
         (write<O>(to[O], apart[O], i, made), ...);
       }

@@ -81,7 +81,7 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
   };
 
   Tiles<AllInputs, AllOutputs> tiles;
-  Tile<Kept> kept;
+  alignas(64) char kept_at[Fn::fields * kMost * kSide * sizeof(double) + 1];
   RowsSide<Row, typename Fn::RowField, kSide> rows;
   i64 place_of[K::operands][kSide];
   bool is_read[K::inputs + 1] = {};  // inputs that are the same for all rows, once they are here
@@ -179,12 +179,15 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
 
   // ---- a tile
 
+  MF_INLINE KeptCpu<Fn> all_kept() const { return {reinterpret_cast<u64>(kept_at), kMost * kSide}; }
+
   template <int S, int... I, int... T>
   MF_INLINE void step(Indices<I...>, Indices<T...>) {
     using Terms = decltype(Base::template terms_of<S>(AllInputs()));
     typename Base::template LanesOf<kSide, Terms>::type lanes, runs;
     (get<T>(runs).clear(), ...);
     const auto fn = functor;
+    const auto kept = all_kept();
     for (int first = 0; first < int(cols); first += kRun) {
       const int end = first + kRun < int(cols) ? first + kRun : int(cols);
       (get<T>(lanes).clear(), ...);
@@ -193,11 +196,10 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
         for (int row = 0; row < kSide; ++row) {
           const int i = c * kSide + row;
           const Row known = rows[row];
-          Kept here{};
-          if constexpr (keeps_before<Fn>(S)) here = kept.at[i];
+          Kept here = kept.template before<S>(i);
           if constexpr (Fn::keeps(S)) {
             fn.keep(Step<S>(), here, known, get<I>(tiles.in).at[i]...);
-            kept.at[i] = here;
+            kept.template put<S>(i, here);
           }
           const Terms terms = fn.terms(Step<S>(), known, here, get<I>(tiles.in).at[i]...);
           (Base::fold_one(get<T>(lanes), get<T>(terms), c, row, true), ...);
@@ -226,12 +228,12 @@ struct GraphShortRowsCpu : GraphRowsCpu<K> {
   template <int... I, int... O>
   MF_INLINE void finish(Indices<I...>, Indices<O...>) {
     const auto fn = functor;
+    const auto kept = all_kept();
     for (int c = 0; c < int(cols); ++c) {
       MF_VECTOR_LOOP
       for (int row = 0; row < kSide; ++row) {
         const int i = c * kSide + row;
-        Kept here{};
-        if constexpr (Base::has_kept) here = kept.at[i];
+        const Kept here = kept.template before<Fn::steps>(i);
         const auto made = fn.results(rows[row], here, get<I>(tiles.in).at[i]...);
         (put<O>(i, row, made), ...);
       }

@@ -35,8 +35,8 @@ struct HalfTurns {
     const double inverse_pi[] = {0x1.45f306cp-2, 0x1.c9c882ap-30,  0x1.4fe13a8p-60,
                                  0x1.f47d4dp-87, 0x1.bb81b6cp-114, 0x1.4acc9e21c820fp-144};
     for (int i = 0; i < 5; ++i) {
-      const double product = wide * inverse_pi[i];
-      pieces[i] = product - ((product + 0x1.8p53) - 0x1.8p53);
+      const double even = fma(wide, inverse_pi[i], 0x1.8p53) - 0x1.8p53;
+      pieces[i] = fma(wide, inverse_pi[i], -even);
     }
     pieces[5] = wide * inverse_pi[5];
   }
