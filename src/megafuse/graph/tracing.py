@@ -184,8 +184,8 @@ class Watch(TorchFunctionMode):
             _see_padding(*args, **(kwargs or {}))
         if name == "take_along_dim":
             func = _take_along_dim
-        if name in _POWERS:
-            args = _with_open_exponent(*args)
+        if name in _POWERS and len(args) == 2:
+            func, args = _with_open_exponent(func, *args)
         here = origin.here()
         traceback.set_stack_trace([origin.written(here)])
         result = random_calls.replaced(func, args)(*args, **(kwargs or {}))
@@ -237,18 +237,26 @@ def _take_along_dim(
 _POWERS = ("pow", "pow_", "__pow__", "__ipow__")
 
 
-def _with_open_exponent(x: Any, exponent: Any, *rest: Any) -> tuple[Any, ...]:
+def _with_open_exponent(func: Any, x: Any, exponent: Any) -> tuple[Any, tuple[Any, ...]]:
     """An exponent that comes with the call as a tensor, where there is a gradient: the formula of
     the gradient for numbers asks for its value, and the graph would be for this exponent alone."""
     _fix_exponent(exponent)
     if not isinstance(exponent, (torch.SymFloat, torch.SymInt)) or _is_simple(exponent):
-        return x, exponent, *rest
+        return func, (x, exponent)
     if not isinstance(x, torch.Tensor) or not (torch.is_grad_enabled() and x.requires_grad):
-        return x, exponent, *rest
+        return func, (x, exponent)
+    open_exponent: Any = exponent  # full's annotation knows no symbolic numbers
+    if x.dtype.itemsize == 2 and func.__name__ in ("pow", "__pow__"):
+        # A tensor is rounded to the 16 bits of x, a number is not.
+        power = torch.full((), open_exponent, dtype=torch.float32, device=x.device)
+        return _power_in_float, (x, power)
     # float64 keeps its digits, and of more dimensions x decides on the dtype all the same.
     dtype = torch.float64 if x.dim() else x.dtype
-    open_exponent: Any = exponent  # full's annotation knows no symbolic numbers
-    return x, torch.full((), open_exponent, dtype=dtype, device=x.device), *rest
+    return func, (x, torch.full((), open_exponent, dtype=dtype, device=x.device))
+
+
+def _power_in_float(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    return (x.float() ** exponent).to(x.dtype)
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-// erfc, its inverse's like erfinv, and digamma. erfinv and digamma neither the CPU's libm nor CUDA
-// has for both processors; digamma is rare, and not made for SIMD.
+// erfc, erfinv and digamma, of which only erfc is in both the CPU's libm and CUDA. Of float the
+// first two are done in double on the CPU (in_double.h); digamma is rare, and not made for SIMD.
 #pragma once
 
 #include "in_double.h"
