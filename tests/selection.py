@@ -51,6 +51,13 @@ def thorough(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     return _chosen(items, _pairs)
 
 
+def one_quick(values: Iterable[Any]) -> list[Any]:
+    """Parameters of which the first alone is quick: those of a test that compiles seconds for each,
+    and of which one shows that the thing works at all."""
+    first, *others = values
+    return [first, *(pytest.param(value, marks=pytest.mark.slow) for value in others)]
+
+
 Facts = Callable[[pytest.Item], "set[Hashable]"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from selection import one_quick
 from torch import Tensor
 
 from compiler.placed import here
@@ -79,7 +80,7 @@ def drawn() -> Iterator[Tensor]:
     yield from (torch.randn(shape) for shape in SHAPES)
 
 
-@pytest.mark.parametrize("name", WITH_PLACES)
+@pytest.mark.parametrize("name", one_quick(WITH_PLACES))
 def test_places_that_are_given(name: str) -> None:
     function = WITH_PLACES[name]
     fused = fuse(function)
@@ -91,7 +92,7 @@ def test_places_that_are_given(name: str) -> None:
     assert not [each for each in found if "scatter" in each], found
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", one_quick(FOUND))
 def test_places_that_a_reduction_finds(name: str) -> None:
     function = FOUND[name]
     fused = fuse(function)

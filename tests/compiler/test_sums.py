@@ -274,6 +274,7 @@ def test_other_numbers_of_samples_and_tokens_need_no_kernel(
     assert set(counts) == {counts[0]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_gradients_of_what_is_shared_in_other_dtypes(dtype: torch.dtype) -> None:
     fused = fuse(modulated)
