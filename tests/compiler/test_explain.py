@@ -119,3 +119,28 @@ def test_nothing_is_computed_or_changed() -> None:
     fused.explain(x)
     assert torch.equal(x, torch.zeros(4))
     assert not fused.variants
+
+
+def both_scaled(x: Any, y: Any, scale: Any) -> Any:
+    return x * scale, y * scale
+
+
+def test_arguments_that_are_alike_share_a_kernel() -> None:
+    fused, scale = mf.fuse(both_scaled), torch.randn(8)
+    for shape in ((2, 3, 8), (4, 5, 8)):
+        x, y = torch.randn(2, *shape).unbind()
+        torch.testing.assert_close(fused(x, y, scale), both_scaled(x, y, scale))
+    assert len(fused.variants) == 1
+    found = fused.explain(x, y, scale)
+    assert found.forward is not None
+    assert len(found.forward.steps) == 1
+    # And where they are not, the others' sizes are their own.
+    for heads in (1, 2, 7):
+        y = torch.randn(4, heads, 8)
+        torch.testing.assert_close(fused(x, y, scale), both_scaled(x, y, scale))
+    assert len(fused.variants) <= 3
+    rows = mf.fuse(both_scaled)
+    for tall in (5, 6):
+        x, y = torch.randn(5, 8), torch.randn(tall, 8)
+        torch.testing.assert_close(rows(x, y, scale), both_scaled(x, y, scale))
+    assert len(rows.variants) == 1

@@ -131,6 +131,7 @@ def _capture(
         _argument(stand_ins, name, leaf, "number" in symbolic)
         for name, (_, leaf) in zip(names, paths, strict=True)
     )
+    stand_ins.tie([leaf for _, leaf in paths], [argument.value for argument in arguments])
     with (
         clear_errors(),
         stand_ins.mode,

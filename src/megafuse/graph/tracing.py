@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,6 +85,9 @@ def _is_expanded(tensor: torch.Tensor) -> bool:
     return any(type(stride) is int and stride == 0 for stride in tensor.stride())
 
 
+_TIED = 3  # dimensions
+
+
 class StandIns:
     """Fake tensors and symbolic numbers of one capture."""
 
@@ -106,6 +109,18 @@ class StandIns:
         # A view arrives without its base, and a leaf of the caller's graph is a leaf here.
         real = real.detach().requires_grad_(real.requires_grad)
         return self.mode.from_tensor(real, source=ConstantSource(name), symbolic_context=context)
+
+    def tie(self, real: Iterable[Any], stand_ins: Iterable[Any]) -> None:
+        """Tensors that are alike, of three dimensions and more, are taken to be so in every call:
+        the queries and keys of a rotary embedding share a kernel then. Where another call's are
+        not, that is another variant. Fewer dimensions say less: lengths that have nothing to do
+        with each other are equal by chance."""
+        first: dict[Any, torch.Tensor] = {}
+        for tensor, stand_in in zip(real, stand_ins, strict=True):
+            if isinstance(tensor, torch.Tensor) and tensor.dim() >= _TIED:
+                like = first.setdefault((tensor.shape, tensor.dtype, tensor.device), stand_in)
+                for one, other in zip(stand_in.shape, like.shape, strict=True):
+                    assert one == other  # which torch's ShapeEnv notes
 
     def number(self, value: float | int, name: str) -> Any:
         source = ConstantSource(name)
