@@ -121,6 +121,25 @@ def test_nothing_is_computed_or_changed() -> None:
     assert not fused.variants
 
 
+def rescaled(x: Any, y: Any, scale: float) -> Any:
+    """Images, flattened for their spread."""
+    made = y + scale * (x - y)
+    return made * (x.flatten(1).std(-1) / made.flatten(1).std(-1))[:, None, None]
+
+
+def test_what_is_flattened_shares_a_kernel_with_what_is_not() -> None:
+    x, y = torch.randn(2, 5, 6, 7).unbind()
+    fused = mf.fuse(rescaled)
+    found = fused.explain(x, y, 3.0)
+    assert found.forward is not None
+    (step,) = found.forward.steps
+    assert step.kind == "rows"
+    torch.testing.assert_close(fused(x, y, 3.0), rescaled(x, y, 3.0))
+    # Other memory than the kernel's rows go along: right, in as many kernels as it takes.
+    turned = y.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    torch.testing.assert_close(fused(x, turned, 3.0), rescaled(x, turned, 3.0))
+
+
 def both_scaled(x: Any, y: Any, scale: Any) -> Any:
     return x * scale, y * scale
 

@@ -121,6 +121,17 @@ def turned(shape: tuple[Size, ...], read: Read, cluster: Cluster) -> Coordinates
     return None if None in found else tuple(found)
 
 
+def lies_along(read: Read, at: Coordinates, cluster: Cluster) -> bool:
+    """Whether what is read from memory, by a member that is at `at`, lies along the domain's axes,
+    and along its row as one."""
+    if read.at is None:
+        return False
+    value = read.value
+    strides = value.strides if isinstance(value, Input) else contiguous(value.shape)
+    found = affine(flat(mapped(read.at, at, cluster.shape), strides), cluster.axes)
+    return found is not None and collapsed(found[1], cluster.shape, cluster.rows) is not None
+
+
 def axes_of(place: sympy.Expr, shape: Sequence[Size]) -> list[sympy.Symbol] | None:
     """The domain's axes that a coordinate goes along, in their order: one, or several beside each
     other as one (H·W of an image); None where it is anything else."""

@@ -20,6 +20,7 @@ from megafuse.graph.cluster import (
     Refused,
     draws,
     is_input,
+    lies_along,
     load,
     reduced,
     turned,
@@ -194,7 +195,7 @@ class Clusters:
         if not inside and (cluster.sums or value in self.sums):
             check_common({read.value for read in reads}, cluster)
         shape = value.source.shape if isinstance(value, Reduce) else value.shape
-        at = self._coordinates(shape, inside, cluster)
+        at = self._coordinates(shape, reads, cluster)
         if at is None:
             raise Refused(self._why_not(value, shape, cluster))
         outside = [r for r in reads if self.of.get(r.value) is not cluster]
@@ -234,11 +235,12 @@ class Clusters:
         return sum(value in self.stored for value in elements) + len(cluster.sums)
 
     def _coordinates(
-        self, shape: tuple[Size, ...], inside: list[Read], cluster: Cluster
+        self, shape: tuple[Size, ...], reads: list[Read], cluster: Cluster
     ) -> Coordinates | None:
         """Where in the domain values of this shape are, so that what they read of the cluster is at
         its own place; or can be computed anew elsewhere."""
-        for at in self._choices(shape, inside, cluster):
+        inside = [r for r in reads if self.of.get(r.value) is cluster]
+        for at in self._choices(shape, reads, inside, cluster):
             hits = [self.is_hit(read, at, cluster) for read in inside]
             if inside and not any(hits):
                 continue
@@ -248,11 +250,15 @@ class Clusters:
         return None
 
     def _choices(
-        self, shape: tuple[Size, ...], inside: list[Read], cluster: Cluster
+        self, shape: tuple[Size, ...], reads: list[Read], inside: list[Read], cluster: Cluster
     ) -> Iterator[Coordinates]:
         if same_shape(shape, cluster.shape):
             yield identity(shape)
         if not inside:
+            if same(numel(shape), numel(cluster.shape)):
+                at = reshape(shape, cluster.shape)
+                if self._shares_memory(reads, at, cluster):
+                    yield at
             return
         for known, place in cluster.spaces():
             if same_shape(shape, known):
@@ -265,6 +271,12 @@ class Clusters:
             yield reshape(shape, cluster.shape)
         if cluster.rows and same(numel(shape), numel(cluster.outer)):
             yield reshape(shape, cluster.outer)
+
+    def _shares_memory(self, reads: list[Read], at: Coordinates, cluster: Cluster) -> bool:
+        """Whether, there, it reads something that the cluster loads anyway, and its other memory
+        along the domain's axes as well. (The spread of an image, flattened, and then the image.)"""
+        shared = any(load(read, at, cluster) in cluster.loads for read in reads)
+        return shared and all(lies_along(read, at, cluster) for read in reads)
 
     def is_hit(self, read: Read, at: Coordinates, cluster: Cluster) -> bool:
         if not read.exact or read.at is None:
