@@ -149,3 +149,22 @@ def test_zeros_for_the_library_are_there_before_the_call() -> None:
     for _ in range(2):  # nobody has written to them
         torch.testing.assert_close(fused(x, at), added_up(x, at))
     torch.testing.assert_close(fused(x[:, :3], at), added_up(x[:, :3], at))
+
+
+def router(logits: Tensor) -> Tensor:
+    p = torch.softmax(logits.float(), -1)
+    kept = torch.where(p >= p.mean(-1, keepdim=True), p, 0.0)
+    return (kept / kept.sum(-1, keepdim=True)).to(logits.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_wide_softmax_of_narrow_numbers_is_made_again(dtype: torch.dtype) -> None:
+    logits = torch.randn(6, 40, dtype=dtype)
+    made = made_for_gpu(router, logits.clone().requires_grad_())
+    values = [v for v in saved(made.forward[0], made.captured) if v is not None and v.shape]
+    whole = [v for v in values if v.shape[-1] != 1]
+    assert [len(made.forward[1].steps), len(made.backward[1].steps)] == [1, 1]  # type: ignore[index]
+    if dtype == torch.bfloat16:
+        assert all(isinstance(v, Input) for v in whole), whole
+    checks(router, fuse(router), torch.randn(6, 40))
+    checks(router, fuse(router), torch.randn(3, 7))

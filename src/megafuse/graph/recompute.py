@@ -23,6 +23,7 @@ _ACTIVATION_BACKWARDS = [
         *("elu", "hardswish", "hardsigmoid", "hardtanh", "mish"),
     )
 ]
+_SOFTMAX_BACKWARDS = [aten._softmax_backward_data, aten._log_softmax_backward_data]
 # What a kernel computes with its index alone, or reads at another place, and torch's partitioner
 # does not know to be that cheap: what is made of these would be saved.
 _OF_THE_INDEX = [
@@ -63,6 +64,8 @@ def cut(
     without_scatters(joint.graph, of_gradients=True)
     _make_out_of_nothing(joint.graph)
     _keep_what_is_random(joint.graph)
+    if _on_gpu(joint):
+        _open_softmax(joint.graph)
     _keep_reductions(joint.graph)
     _compute_numbers_again(joint.graph)
     _mark_sizes(joint.graph, how["num_fwd_outputs"])
@@ -85,6 +88,33 @@ def _make_out_of_nothing(graph: torch.fx.Graph) -> None:
             made = graph.call_function(aten.full.default, (size, value), how)
         made.meta = dict(node.meta)
         node.replace_all_uses_with(made)
+        graph.erase_node(node)
+
+
+def _open_softmax(graph: torch.fx.Graph) -> None:
+    """A softmax in float32 of 16-bit numbers as the operations that it is: a backward then makes
+    its results from those numbers and two of each row, and nobody saves them, twice the bytes.
+    (The weights of a router: 272 MB forward and backward, 170 so.)"""
+    for node in graph.find_nodes(op="call_function", target=aten._softmax.default):
+        x, dim, to_float = node.args
+        source = x.args[0] if x.target is aten._to_copy.default else x
+        wide, narrow = node.meta["val"].dtype, source.meta["val"].dtype
+        if not (wide == torch.float32 and narrow.is_floating_point and narrow.itemsize < 4):
+            continue
+
+        def add(target: Any, *args: Any, of: torch.fx.Node = node, **how: Any) -> torch.fx.Node:
+            made = graph.call_function(target, args, how)
+            known = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in args]
+            made.meta = {**of.meta, "val": target(*known, **how)}
+            return made
+
+        with graph.inserting_before(node):
+            if to_float:
+                x = add(aten._to_copy.default, x, dtype=wide)
+            largest = add(aten.amax.default, x, [dim], True)
+            power = add(aten.exp.default, add(aten.sub.Tensor, x, largest))
+            total = add(aten.sum.dim_IntList, power, [dim], True)
+            node.replace_all_uses_with(add(aten.div.Tensor, power, total))
         graph.erase_node(node)
 
 
@@ -149,6 +179,12 @@ def _keep_what_is_random(graph: torch.fx.Graph) -> None:
                 each.meta.pop("recompute", None)
 
 
+def _on_gpu(joint: torch.fx.GraphModule) -> bool:
+    likes = (node.meta.get("val") for node in joint.graph.find_nodes(op="placeholder"))
+    devices = [like.device for like in likes if isinstance(like, torch.Tensor)]
+    return any(d.type == "cuda" for d in [_CUT_FOR.get(), *devices] if d is not None)
+
+
 @contextmanager
 def _recomputable(joint: torch.fx.GraphModule) -> Iterator[None]:
     """Lets torch's partitioner draw in the backward again, which it lets no operation do that it
@@ -160,9 +196,7 @@ def _recomputable(joint: torch.fx.GraphModule) -> Iterator[None]:
     from torch._functorch import partitioners
 
     known = partitioners.get_default_op_list
-    likes = (node.meta.get("val") for node in joint.graph.find_nodes(op="placeholder"))
-    devices = [like.device for like in likes if isinstance(like, torch.Tensor)]
-    on_gpu = any(d.type == "cuda" for d in [_CUT_FOR.get(), *devices] if d is not None)
+    on_gpu = _on_gpu(joint)
 
     def with_ours() -> Any:
         types: Any = known()
@@ -170,7 +204,7 @@ def _recomputable(joint: torch.fx.GraphModule) -> Iterator[None]:
         types.fusible_ops.update((*masks, *_OF_THE_INDEX))
         types.recomputable_ops.update(_OF_THE_INDEX)
         if on_gpu:
-            types.fusible_ops.update(_ACTIVATION_BACKWARDS)
+            types.fusible_ops.update((*_ACTIVATION_BACKWARDS, *_SOFTMAX_BACKWARDS))
         for ours in (draws.ops.uniform, draws.ops.normal, draws.ops.dropout):
             types.recomputable_ops.add(ours)
             types.fusible_ops.add(ours)
