@@ -235,6 +235,19 @@ def test_rows_are_held_where_they_fit() -> None:
     assert not long.whole
 
 
+def test_what_is_kept_gives_way_to_the_row() -> None:
+    """A group norm's gradient: two inputs and three numbers that are kept of each element."""
+    inputs = (Operand("BFloat16", "c"), Operand("BFloat16", "c"))
+    short, long = (
+        row_launch(inputs, frozenset({0, 1}), 12, GpuRow(cols // 8, 8, exact=True, clusters=True))
+        for cols in (1 << 12, 1 << 17)
+    )
+    assert short.whole
+    assert short.keeps
+    assert long.whole
+    assert not long.keeps
+
+
 def test_several_blocks_share_rows_that_one_does_not_hold() -> None:
     inputs = (Operand("Float", "c"),)
     for cols in (1 << 15, 1 << 17, 1 << 20, 50_260):

@@ -504,3 +504,29 @@ def test_division_by_a_number_of_the_row() -> None:
     x[0, 3], x[1, 4], x[2, 5], x[3] = -0.0, torch.inf, torch.nan, 0.0
     function = lambda x: x / x.abs().amax(-1, keepdim=True)  # noqa: E731
     torch.testing.assert_close(fuse(function)(x), function(x), rtol=0, atol=0, equal_nan=True)
+
+
+def image_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    h = x.double() if x.dtype == torch.float64 else x.float()
+    h = h.reshape(len(x), 2, -1)
+    h = h - h.mean(-1, keepdim=True)
+    h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-5)
+    h = h.reshape(x.shape).to(x.dtype)
+    return torch.nn.functional.silu(h * weight[:, None, None] + bias[:, None, None])
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 7, 7), (3, 16, 1, 3), (1, 4, 128, 256), (1, 8, 191, 173)])
+def test_gradients_of_group_norms(shape: tuple[int, ...]) -> None:
+    """Weights that are the same for 49 elements, for 3, and for many, in rows that a block of a GPU
+    does not hold, with what it keeps of their elements."""
+    torch.manual_seed(0)
+    given = [torch.randn(shape).bfloat16(), *torch.randn(2, shape[1]).bfloat16()]
+    args = [t.requires_grad_() for t in given]
+    exact = [t.detach().double().requires_grad_() for t in given]
+    results = fuse(image_norm)(*args), image_norm(*exact)
+    passed = torch.randn(shape).bfloat16()
+    found = torch.autograd.grad(results[0], args, passed)
+    wanted = torch.autograd.grad(results[1], exact, passed.double())
+    for mine, one in zip((results[0], *found), (results[1], *wanted), strict=True):
+        size = one.abs().amax().item()
+        torch.testing.assert_close(mine.double(), one, rtol=2e-2, atol=1e-2 * size)

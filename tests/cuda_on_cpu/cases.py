@@ -445,6 +445,10 @@ add(
     "group_norm",
     lambda x, w, b: F.silu(F.group_norm(x, 2, w, b)),
     sized((3, 6, 5, 4), (6,), (6,)),
+    # Channels that end inside a vector: one of 3 elements, of 7, and one of a single element.
+    sized((2, 16, 3, 1), (16,), (16,), dtype=BF16),
+    sized((2, 8, 7, 7), (8,), (8,), dtype=BF16),
+    sized((2, 32, 1, 1), (32,), (32,)),
 )
 
 # ---- gradients

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from megafuse.codegen.body import Fetched, Reduced, Term, arguments
+from megafuse.codegen.body import Applied, Fetched, Reduced, Term, arguments
 from megafuse.codegen.expression import Text, as_stored, register, storage
 from megafuse.codegen.row_phases import Phases
 from megafuse.codegen.scope import Scope, default_name
@@ -103,27 +103,30 @@ class _RowWriter:
         if not self.runs:
             return
         self.lines.add(f"static constexpr int runs = {len(self.runs)};")
-        places = [str(term.run[0].operand) for term in self.fetched if term.run is not None]
-        self.lines.add(f"static constexpr int run_along[] = {{{', '.join(places)}}};")
-        for number, term in enumerate(self.fetched):
-            assert term.run is not None
-            place, length = term.run
+        lengths = [term.run[1] for term in self.fetched if term.run is not None]
+        like = ", ".join(str(lengths.index(length)) for length in lengths)
+        self.lines.add(f"static constexpr int run_like[] = {{{like}}};")
+        for number, (term, length) in enumerate(zip(self.fetched, lengths, strict=True)):
             body = self.lines.inner()
-            inputs = self._enter_run(term)
+            self.scope.enter()
+            self.scope.declare([length], body)
+            body.add(f"return {self.scope.text(length).code};")
+            self.lines.function(f"MF_INLINE i64 length(Run<{number}>) const", body)
+            body = self.lines.inner()
+            self.scope.enter({turn: "run" for turn in self._turns(term)})
+            inputs = self.scope.parameters(self.scope.loads(arguments(term)))
             self.scope.declare(arguments(term), body)
             body.add(f"return {self.scope.text(term).code};")
-            head = f"MF_INLINE {register(term.dtype)} load(Run<{number}>, {inputs}) const"
+            head = f"MF_INLINE {register(term.dtype)} load(Run<{number}>, i64 run, {inputs}) const"
             self.lines.function(head, body)
-            body = self.lines.inner()
-            inputs = self._enter_run(place, length)
-            at, size = self.scope.text(place).code, self.scope.text(length).code
-            body.add(f"return {size} - mod({at}, {size});")
-            self.lines.function(f"MF_INLINE i64 left(Run<{number}>, {inputs}) const", body)
 
-    def _enter_run(self, *wanted: Term) -> str:
-        """Begins a function that computes these from operands alone; returns its parameters."""
-        self.scope.enter()
-        return self.scope.parameters(self.scope.loads(wanted))
+    def _turns(self, load: Fetched) -> list[Term]:
+        """Those that say which run it is."""
+        return [
+            t
+            for t in self.scope.order
+            if isinstance(t, Applied) and t.prim.name == "floor_div" and t.args == load.run
+        ]
 
     # ---- functions
 

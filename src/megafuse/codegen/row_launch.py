@@ -33,8 +33,9 @@ class RowLaunch:
     """`threads` threads of each of `cluster` blocks have a row, `items` vectors each, and a block
     has `rows` rows.
 
-    `whole`: they hold all of it, so that memory is read once. Else a row is read again in every
-    step, from the cache where it fits. `shifted` rows start anywhere in a vector
+    `whole`: they hold all of it, so that memory is read once, and where the row `keeps`, what is
+    kept of its elements between steps, which else is computed again. Else a row is read again in
+    every step, from the cache where it fits. `shifted` rows start anywhere in a vector
     (kernels/row_share_cuda.h). `full`: there is a vector for every item of every thread.
     """
 
@@ -47,12 +48,14 @@ class RowLaunch:
     cluster: int = 1
     full: bool = False
     resident: int = 1  # blocks of a processor that registers are kept free for
+    keeps: bool = True
 
     @property
     def cut(self) -> str:
         """The arguments of kernels/graph_pieces_cuda.h's GraphCut."""
         numbers = (self.items, self.threads, self.rows, self.cluster)
-        flags = (str(flag).lower() for flag in (self.whole, self.shifted, self.full))
+        bools = (self.whole, self.shifted, self.full, self.keeps)
+        flags = (str(flag).lower() for flag in bools)
         return ", ".join((*map(str, numbers), *flags))
 
     @property
@@ -76,47 +79,59 @@ def row_launch(
     where they are short. Where a block would not hold the row so, a thread takes twice as much, or
     several blocks share the row, a cluster.
 
-    `fetches`: whether it loads from places that it computes. That is so much code that it is not
-    repeated for many vectors. (A group norm over rows of 128 Ki in bfloat16: 66 us with the row in
-    registers, 50 where it is read again.)
+    Where what is kept has no room beside the row, it is computed again in each step.
+
+    `fetches`: whether it loads from places that it computes for each element. That is so much code
+    that it is not repeated for many vectors.
 
     `sums`: outputs that are summed over rows. A thread holds those of its columns, too, and few
     blocks stay for all rows: each writes one row of partial sums.
     """
-    vectors, vector = max(row.vectors, 1), row.vector
+    vector = row.vector
     rows_of = [BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk in "csu"]
-    words = max((sum(rows_of) + kept_bytes + 4 * sums) * vector / 4, 1)  # of a vector, in registers
-    beside = sum(BYTES[o.dtype] for o in inputs if o.walk == "b") / 4  # of the whole row
-    beside += words / vector if row.shifted else 0
-    most = max(int((_REGISTERS - beside) / words), 1)
     widest = max((BYTES[o.dtype] for o in inputs if o.walk in "cu"), default=4)
-    wanted = min(max(_AT_ONCE // (widest * vector), 1), most)
-    holds = bool(rows_of) or kept_bytes > 0 or sums > 0
-    tries = [(wanted, 1)]
-    if fetches:
-        tries = [(1, 1)]
-    elif holds:
-        tries += _for_long_rows(wanted, most, words, row.clusters)
-    for items, cluster in tries:
-        threads = _power_of_two(-(-vectors // (items * cluster)))
-        threads = max(threads, min(4, _power_of_two(vectors)))  # neighbours read neighbours
-        if row.shifted:  # a thread for each element at the ends of a row
-            threads = max(threads, _power_of_two(2 * vector - 2))
-        if threads <= _MOST_THREADS:
+    found = None
+    for kept in dict.fromkeys([kept_bytes, 0] if rows_of else [kept_bytes]):
+        words = max((sum(rows_of) + kept + 4 * sums) * vector / 4, 1)  # of a vector, in registers
+        beside = sum(BYTES[o.dtype] for o in inputs if o.walk == "b") / 4  # of the whole row
+        beside += words / vector if row.shifted else 0
+        most = max(int((_REGISTERS - beside) / words), 1)
+        wanted = min(max(_AT_ONCE // (widest * vector), 1), most)
+        tries = [(1 if fetches else wanted, 1)]
+        if not fetches and (rows_of or kept or sums):
+            tries += _for_long_rows(wanted, most, words, row.clusters)
+        found = _first_that_fits(tries, row)
+        if found is not None:
             break
-    else:
+    if found is None:
         # One block of 1024 waits for its last thread. (Gradient of a cross-entropy, 8192 x 50257 in
         # bfloat16: 0.77 ms, and 0.59 with two blocks of 512.)
         cluster = _CLUSTER if row.clusters else 1
         return RowLaunch(wanted, _MOST_THREADS, 1, False, row.shifted, 2, cluster)
-    items = -(-vectors // (threads * cluster))
-    full = row.exact and items * threads * cluster == vectors
+    threads, cluster = found
+    items = -(-max(row.vectors, 1) // (threads * cluster))
+    full = row.exact and items * threads * cluster == row.vectors
     rows = max(_BLOCK // threads, 1) if cluster == 1 else 1
     # With sums a thread takes 80 to 100 registers.
     stay = max(_RESIDENT // (threads * rows), 1) if sums else ONE_SHOT
     few = not sums and items * words + beside <= _FEW_REGISTERS
     resident = max(_RESIDENT_FEW // (threads * rows), 1) if few and cluster == 1 else 1
-    return RowLaunch(items, threads, rows, True, row.shifted, stay, cluster, full, resident)
+    keeps = kept == kept_bytes
+    return RowLaunch(items, threads, rows, True, row.shifted, stay, cluster, full, resident, keeps)
+
+
+def _first_that_fits(tries: list[tuple[int, int]], row: GpuRow) -> tuple[int, int] | None:
+    """Threads of a block and blocks of a row: of the first of these (vectors of a thread, blocks of
+    a row) for which a block is not too large."""
+    vectors = max(row.vectors, 1)
+    for items, cluster in tries:
+        threads = _power_of_two(-(-vectors // (items * cluster)))
+        threads = max(threads, min(4, _power_of_two(vectors)))  # neighbours read neighbours
+        if row.shifted:  # a thread for each element at the ends of a row
+            threads = max(threads, _power_of_two(2 * row.vector - 2))
+        if threads <= _MOST_THREADS:
+            return threads, cluster
+    return None
 
 
 def _for_long_rows(wanted: int, most: int, words: float, clusters: bool) -> list[tuple[int, int]]:

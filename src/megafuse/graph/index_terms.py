@@ -92,7 +92,7 @@ class IndexTerms:
             return None
         length = found.pop().args[1] if b.rows == 1 else sympy.prod(b.shape[outer + 1 :])
         length = sympy.sympify(length)  # sizes may be known
-        if length.free_symbols & {*b.axes, *self.computed}:
+        if length == 1 or length.free_symbols & {*b.axes, *self.computed}:
             return None
         return self.walked(0, (*(0,) * outer, 1)), self.term(length)
 

@@ -9,13 +9,36 @@
 namespace mf {
 
 // How rows are shared out: codegen/row_launch.py decides.
-template <int kItems, int kThreads, int kRows, int kCluster, bool kWhole, bool kShifted, bool kFull>
+template <int kItems, int kThreads, int kRows, int kCluster, bool kWhole, bool kShifted, bool kFull,
+          bool kKeeps>
 struct GraphCut {
   static constexpr int items = kItems, threads = kThreads, rows = kRows, cluster = kCluster;
   static constexpr bool whole = kWhole;      // the threads hold all of a row: it is read once
   static constexpr bool shifted = kShifted;  // rows start anywhere in a vector
   static constexpr bool full = kFull;        // a row has a vector for every item of every thread
+  static constexpr bool keeps = kWhole && kKeeps;  // also what is kept of elements between steps
   static_assert(cluster == 1 || rows == 1, "a cluster has one row at a time");
+};
+
+// Divides columns by the length of a run, which is the same in all of a launch: of 32 bits with a
+// product, exactly, since a column is below 2^31 then, as is a length that matters.
+template <class Index, int kBytes = sizeof(Index)>
+struct RunLength {
+  u64 reciprocal;
+  RunLength() = default;
+  __device__ __forceinline__ RunLength(i64 length)
+      : reciprocal(~u64(0) / u64(length < 1 ? 1 : length < 1ll << 31 ? length : 1ll << 31)) {}
+  __device__ __forceinline__ i64 number_at(Index column) const {
+    const u64 next = u64(column) + 1;
+    return i64((reciprocal >> 32) * next + (u64(u32(reciprocal)) * next >> 32) >> 32);
+  }
+};
+template <class Index>
+struct RunLength<Index, 8> {
+  i64 length;
+  RunLength() = default;
+  __device__ __forceinline__ RunLength(i64 n) : length(n < 1 ? 1 : n) {}
+  __device__ __forceinline__ i64 number_at(Index column) const { return column / length; }
 };
 
 template <class K, int kVector, class Cut, class Index>
@@ -44,7 +67,7 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
   using AllValues = typename MakeIndices<K::inputs + Fn::runs>::type;
   template <class G, int R, int... I>  // G is Fn, which may have no loads
   MF_DECLARED static auto loaded(Indices<I...>)
-      -> decltype(some<const G&>().load(Run<R>(), some<Value<In<I>>>()...));
+      -> decltype(some<const G&>().load(Run<R>(), i64(), some<Value<In<I>>>()...));
   template <int R>
   using RunOf = decltype(loaded<Fn, R>(AllInputs()));
   template <int I, bool kRun>
@@ -68,7 +91,7 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
   struct Part {
     static constexpr int size = N;
     Loaded<typename K::Inputs, N, AllInputs> fetched;
-    Kept kept[Cut::whole && kHasKept ? N : 1];
+    Kept kept[Cut::keeps && kHasKept ? N : 1];
   };
   struct Piece {
     Part<kVector> part[Cut::whole ? kItems : 1];
@@ -79,8 +102,30 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
     Loaded<typename K::Inputs, 1, AllInputs> beside;
   };
 
+  // The run that a column is in, of each kind of run; the columns of one that is not its kind's
+  // first are asked for by nobody.
+  struct RunsAt {
+    i64 run[Fn::runs > 0 ? Fn::runs : 1];
+  };
+  template <int... R>
+  __device__ __forceinline__ RunsAt runs_at(Index column, Indices<R...>) const {
+    return {{run_at<R>(column)...}};
+  }
+  template <int R>
+  __device__ __forceinline__ i64 run_at(Index column) const {
+    if constexpr (Fn::run_like[R] == R) return lengths[R].number_at(column);
+    return 0;
+  }
+  RunLength<Index> lengths[Fn::runs > 0 ? Fn::runs : 1];
+
   __device__ __forceinline__ explicit GraphPieces(const u64* w) : Base(w) {
+    set_lengths(Runs());
     if constexpr (Cut::cluster > 1) lane += rank_in_cluster() * Cut::threads;
+  }
+
+  template <int... R>
+  __device__ __forceinline__ void set_lengths(Indices<R...>) {
+    ((Fn::run_like[R] == R ? void(lengths[R] = {functor.length(Run<R>())}) : void()), ...);
   }
 
   // each(part, column, item) of this thread's parts of a row; the edge is item kItems.
@@ -146,20 +191,32 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
                                             Indices<G...>) const {
     Tuple<Results<Given<G>, P::size>...> values;
     (convert_one<I>(p, column, part, get<I>(values).item), ...);
-    (load_run<R, P::size>(values, inputs), ...);
+    const RunsAt at = runs_at(column, Runs());
+    (load_run<R, P::size>(column, at, values, inputs), ...);
     return values;
   }
-  // One load where the run has the whole vector.
+  // One load where the run has the whole vector, else one for each run in it, in a loop: code for
+  // each element would cost registers that all vectors lack.
   template <int R, int N, class Values, int... I>
-  __device__ __forceinline__ void load_run(Values& values, Indices<I...>) const {
+  __device__ __forceinline__ void load_run(Index column, const RunsAt& at, Values& values,
+                                           Indices<I...>) const {
+    const auto load = [&](i64 run) {
+      return functor.load(Run<R>(), run, get<I>(values).item[0]...);
+    };
     auto& all = get<K::inputs + R>(values).item;
-    const RunOf<R> first = functor.load(Run<R>(), get<I>(values).item[0]...);
-    const bool is_whole = functor.left(Run<R>(), get<I>(values).item[0]...) >= N;
+    i64 run = at.run[Fn::run_like[R]];
+    const RunOf<R> first = load(run);
 #pragma unroll
     for (int v = 0; v < N; ++v) all[v] = first;
-    if (is_whole) return;
+    if constexpr (N > 1) {
+      const i64 length = functor.length(Run<R>());
+#pragma unroll 1
+      for (i64 known = ++run * length - column; known < N; ++run, known += length) {
+        const RunOf<R> next = load(run);
 #pragma unroll
-    for (int v = 1; v < N; ++v) all[v] = functor.load(Run<R>(), get<I>(values).item[v]...);
+        for (int v = 1; v < N; ++v) all[v] = v < known ? all[v] : next;
+      }
+    }
   }
   template <int I, class P>
   __device__ __forceinline__ void convert_one(const Start& p, Index column, const P& part,
@@ -187,7 +244,7 @@ struct GraphPieces : RowShare<K, kVector, Cut, Index> {
   __device__ __forceinline__ Kept kept_of(P& part, int v, const Row& row,
                                           const Values& values) const {
     Kept kept{};
-    if constexpr (kHasKept && Cut::whole) {
+    if constexpr (kHasKept && Cut::keeps) {
       kept = part.kept[v];
       keep<S, S>(kept, row, values, v, AllValues());
       part.kept[v] = kept;

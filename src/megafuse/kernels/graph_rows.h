@@ -26,9 +26,9 @@
 //   runs                              how many loads the driver does for the functor, since
 //                                     they are the same for runs of elements; they come after the
 //                                     inputs, and 0 is none. Of each:
-//   run_along[R]                      the input that counts the places
-//   load(Run<R>, inputs...)           the element
-//   left(Run<R>, inputs...)           how many places the run has from here
+//   length(Run<R>)                    how many columns a run has; the first begins at column 0
+//   run_like[R]                       the first whose runs are as long
+//   load(Run<R>, run, inputs...)      the element, for this run of the row
 // Outputs with walk 'r' are summed over all rows, column by column, as in rows.h; those with walk
 // 'g' over the rows of each segment: stride 0 is how many these are, and partial sums lie as
 // [part][sum][segment][column], from part to part in steps of stride 1.

@@ -25,7 +25,7 @@ struct GraphRowsCpu : PointwiseCpu<K> {
   using Runs = typename MakeIndices<Fn::runs>::type;
   template <class G, int R, int... I>  // G is Fn, which may have no loads
   static auto loaded(Indices<I...>) -> decltype(some<const G&>().load(
-      Run<R>(), some<typename Base::template Value<typename Base::template In<I>>>()...));
+      Run<R>(), i64(), some<typename Base::template Value<typename Base::template In<I>>>()...));
   template <int I, bool kRun>
   struct InputOf {
     using type = typename Base::template In<I>;
@@ -115,14 +115,12 @@ struct GraphRowsCpu : PointwiseCpu<K> {
     using T = typename In<K::inputs + R>::T;
     const auto fn = functor;
     const u64 base = buffer + runs_at() + R * sums_bytes();
-    const i64 step = stride(K::outputs + Fn::run_along[R], 0);
+    const i64 length = fn.length(Run<R>());
     const Tuple<Access<In<I>>...> from(access<I>()...);
     T* const to = reinterpret_cast<T*>(base);
-    for (i64 i = 0; i < cols;) {
-      const T value = fn.load(Run<R>(), read<In<I>>(get<I>(from), i)...);
-      const i64 left = fn.left(Run<R>(), read<In<I>>(get<I>(from), i)...);
-      i64 n = step > 0 ? (left + step - 1) / step : 1;
-      n = n < 1 ? 1 : n < cols - i ? n : cols - i;
+    for (i64 i = 0, run = 0; i < cols; ++run) {
+      const T value = fn.load(Run<R>(), run, read<In<I>>(get<I>(from), i)...);
+      const i64 n = length < cols - i ? length : cols - i;
       for (i64 k = 0; k < n; ++k) to[i + k] = value;
       i += n;
     }

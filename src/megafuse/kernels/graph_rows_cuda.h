@@ -331,7 +331,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
                                       get<I>(first).item),
      ...);
     const auto made = functor.row_results(row, get<I>(first).item[0]...,
-                                          functor.load(Run<R>(), get<I>(first).item[0]...)...);
+                                          functor.load(Run<R>(), 0, get<I>(first).item[0]...)...);
     (write_once<O>(p, made), ...);
   }
   template <int O, class Made>

@@ -73,5 +73,5 @@ def cuda_launch(body: Body, walks: tuple[str, ...], row: GpuRow) -> RowLaunch | 
         phases.kept_bytes,
         row,
         sums=sum(walk in SUMMED for walk in walks),
-        fetches=any(isinstance(term, Fetched) for term in phases.order),
+        fetches=any(isinstance(term, Fetched) and term.run is None for term in phases.order),
     )
