@@ -113,7 +113,7 @@ class _RowWriter:
             body.add(f"return {self.scope.text(length).code};")
             self.lines.function(f"MF_INLINE i64 length(Run<{number}>) const", body)
             body = self.lines.inner()
-            self.scope.enter({turn: "run" for turn in self._turns(term)})
+            self.scope.enter(dict.fromkeys(self._turns(term), "run"))
             inputs = self.scope.parameters(self.scope.loads(arguments(term)))
             self.scope.declare(arguments(term), body)
             body.add(f"return {self.scope.text(term).code};")

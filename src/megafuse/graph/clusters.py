@@ -256,9 +256,9 @@ class Clusters:
             yield identity(shape)
         if not inside:
             if same(numel(shape), numel(cluster.shape)):
-                at = reshape(shape, cluster.shape)
-                if self._shares_memory(reads, at, cluster):
-                    yield at
+                flat = reshape(shape, cluster.shape)
+                if self._shares_memory(reads, flat, cluster):
+                    yield flat
             return
         for known, place in cluster.spaces():
             if same_shape(shape, known):

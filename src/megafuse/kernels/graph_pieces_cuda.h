@@ -27,7 +27,9 @@ struct RunLength {
   u64 reciprocal;
   RunLength() = default;
   __device__ __forceinline__ RunLength(i64 length)
-      : reciprocal(~u64(0) / u64(length < 1 ? 1 : length < 1ll << 31 ? length : 1ll << 31)) {}
+      : reciprocal(~u64(0) / u64(length < 1           ? 1
+                                 : length < 1ll << 31 ? length
+                                                      : 1ll << 31)) {}
   __device__ __forceinline__ i64 number_at(Index column) const {
     const u64 next = u64(column) + 1;
     return i64((reciprocal >> 32) * next + (u64(u32(reciprocal)) * next >> 32) >> 32);
