@@ -477,3 +477,30 @@ def test_what_cannot_be_fused_runs_as_it_is_and_says_so_once(
     assert len(said) == 1
     assert "one device" in said[0].getMessage()
     assert not table.variants
+
+
+def views(x: Tensor) -> list[Tensor]:
+    n, c = x.shape[:2]
+    one = x[:1, :1, :1, :1].contiguous()
+    seen = [x.view(-1), x.view(n, 1, c, -1, 1), x.view(n, c // 2, 2, -1), x.flatten(1)]
+    return [(t + 1) * 2 for t in (*seen, one.view(()), x[:0].reshape(0, 3))]
+
+
+def test_views_lie_as_eagers() -> None:
+    fused = fuse(views)
+    for sizes in ((2, 6, 4, 5), (3, 4, 6, 7)):
+        x = torch.randn(sizes)
+        for mine, theirs in zip(fused(x), views(x), strict=True):
+            assert mine.stride() == theirs.stride()
+            torch.testing.assert_close(mine, theirs)
+    assert len(fused.variants) == 1
+
+
+@pytest.mark.parametrize("shape", [(7, -1), (3, 3), (2, -1, 7)])
+def test_a_view_that_does_not_fit_is_eagers_error(shape: tuple[int, ...]) -> None:
+    x = torch.randn(2, 6, 4, 5)
+    with pytest.raises(RuntimeError) as eager:
+        x.view(shape)
+    with pytest.raises(RuntimeError) as ours:
+        fuse(lambda x: x.view(shape) * 2)(x)
+    assert str(ours.value).splitlines()[0] == str(eager.value)
