@@ -476,6 +476,17 @@ add(
 )
 add("sums", "middle", lambda x: x.square().sum((0, 2)), sized((5, 6, 35)), sized((50, 64, 3)))
 add("sums", "all", lambda x: x.square().sum(), sized((70, 70)), sized((4, 5000)), sized((3,)))
+# Of everything, in parts: what follows is in the kernel that adds these up.
+add(
+    "sums",
+    "loss",
+    lambda x, m: ((x * m).abs().sum((0, 1), keepdim=True) / m.abs().sum()).sqrt() * 2,
+    sized((70, 300), (70, 300)),
+    lambda: (normal(1, 1).abs(), normal(1, 1).abs()),
+    lambda: (normal(300, 90).t()[::2], normal(45, 300)),  # no two dimensions are one
+    sized((4, 700), (4, 700), dtype=BF16),
+    sized((2, 900), (2, 900), dtype=DOUBLE),
+)
 add("sums", "two", lambda x: (x.exp().sum(0), x.exp() + 1, (x * 3).sum(0)), sized((130, 36)))
 add("sums", "of_rows", lambda x: x.softmax(-1).mean(0), sized((100, 8)), sized((50, 300)))
 add(

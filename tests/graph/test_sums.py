@@ -9,7 +9,11 @@ import torch
 
 from graph.test_partition import calls, check, kernels
 from graph.test_partition_shapes import backward_of
+from graph.test_pieces import planned
+from megafuse.graph.interpret import interpret
+from megafuse.graph.ir import Graph, Input, Reduce
 from megafuse.graph.plan import Plan
+from megafuse.graph.validate import InvalidGraph, validate
 
 r = torch.randn
 
@@ -172,3 +176,69 @@ def test_a_part_of_the_domain_as_one_dimension_is_its_row() -> None:
 
     plan = check(pooled, r(2, 3, 4, 5))
     assert (kernels(plan), calls(plan)) == (1, [])
+
+
+def masked_mean(x: Any, mask: Any) -> Any:
+    return (x * mask).sum() / mask.sum().clamp_min(1)
+
+
+def hinge(x: Any, y: Any) -> Any:
+    return torch.relu(1 - x).mean() + torch.relu(1 + y).mean()
+
+
+def root_mean_square(x: Any, y: Any) -> Any:
+    return (x - y).square().mean((0, 1), keepdim=True).sqrt() * x.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "others"), [(masked_mean, 1), (hinge, 2), (root_mean_square, 1)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_what_follows_a_sum_of_everything_is_in_the_kernel_that_adds_its_parts(
+    function: Any, others: int, dtype: torch.dtype
+) -> None:
+    args = [(r(*(70, 300)).abs() + 1).to(dtype) for _ in range(2)]
+    plan = planned(function, *args, device="cuda")
+    assert [kernel.body.row_wise for kernel in plan.kernels] == [False] * others + [True]
+    assert not calls(plan)
+    wanted = torch.float64 if dtype == torch.float64 else torch.float32
+    for kernel in plan.kernels[:-1]:
+        for out in kernel.sums:
+            assert out.buffer is not None
+            assert (out.buffer.dtype, out.buffer.shape) == (wanted, (out.parts,))
+    # A CPU's parts are added up in a loop: there the sum itself is written.
+    assert all(not out.parts for k in planned(function, *args).kernels for out in k.sums)
+
+
+def test_parts_of_several_dtypes_are_kernels_of_their_own() -> None:
+    def both(x: Any) -> Any:
+        return x.exp().sum() + x.exp().double().sum()
+
+    plan = planned(both, r(70, 300), device="cuda")
+    assert sorted(sums(plan)) == [0, 1, 1]
+
+
+def test_a_graph_says_of_what_a_sum_in_parts_may_be() -> None:
+    source = Input(position=0, dtype=torch.float32, shape=(3, 4), strides=(4, 1), name="x")
+
+    def graph_of(dims: tuple[int, ...], kind: Any = "sum") -> Graph:
+        made = Reduce(
+            kind=kind,
+            source=source,
+            dims=dims,
+            keep=False,
+            parts=8,
+            shape=(8,),
+            dtype=source.dtype,
+            name="parts",
+        )
+        return Graph([source], [source, made], [made], [(1,)])
+
+    x = r(3, 4)
+    (parts,) = interpret(graph_of((0, 1)), [x])
+    assert parts.shape == (8,)
+    torch.testing.assert_close(parts.sum(), x.sum())
+    validate(graph_of((0, 1)))
+    for wrong in (graph_of((0,)), graph_of((0, 1), "amax")):
+        with pytest.raises(InvalidGraph, match="8 parts of what is no sum of everything"):
+            validate(wrong)

@@ -70,7 +70,7 @@ class Cluster:
 
     def spaces(self) -> Iterator[tuple[tuple[Size, ...], Coordinates]]:
         """Shapes that members have, or what they reduce, with coordinates: each once."""
-        members = [(value.shape, at) for value, at in self.coordinates.items()]
+        members = [(v.shape, at) for v, at in self.coordinates.items() if v not in self.sums]
         members += [(value.source.shape, at) for value, at in self.inner.items()]
         found: list[tuple[tuple[Size, ...], Coordinates]] = []
         for space in members:
@@ -103,6 +103,8 @@ def without_ones(at: Coordinates, shape: tuple[Size, ...]) -> Coordinates:
 def reduced(value: Reduce, at: Coordinates) -> Coordinates:
     """Where a reduction is, for a source that is at `at`."""
     zero = sympy.Integer(0)
+    if value.parts:
+        return (zero,)
     return tuple(
         zero if dim in value.dims else place
         for dim, place in enumerate(at)

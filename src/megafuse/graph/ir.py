@@ -149,12 +149,16 @@ class Reduce(Value):
 
     Sums of integers and bools are in int64, floats in a float that is at least float32. The largest
     of no elements is −inf (or the smallest integer), the smallest inf.
+
+    A sum of everything may be left in `parts`: its shape is (parts,), and which elements each part
+    is the sum of is the kernel's to say.
     """
 
     kind: ReduceKind
     source: Value
     dims: tuple[int, ...]
     keep: bool
+    parts: int = 0
 
     @property
     def operands(self) -> tuple[Value, ...]:

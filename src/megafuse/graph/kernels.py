@@ -156,7 +156,8 @@ class Kernels:
         tensor = self.tensors[value]
         found = builder.walk(flat(at, tensor.strides, tensor.offset))
         assert found is not None, f"{value.name} cannot be written by strides"
-        return Operand(tensor.buffer, found[1], found[0])
+        parts = value.parts if isinstance(value, Reduce) else 0
+        return Operand(tensor.buffer, found[1], found[0], parts)
 
 
 def _of_rows(operand: Operand, outer: Sequence[Size]) -> Operand:

@@ -51,7 +51,7 @@ class _Partition:
     def __init__(
         self, graph: Graph, name: str, device: Device, fresh: Collection[int], rounds: bool
     ) -> None:
-        stages = Stages(graph, _live(graph))
+        stages = Stages(graph, _live(graph), device)
         self.graph, self.values, self.device = stages.graph, stages.values, device
         storage = Storage(self.graph, self.values, fresh)
         for reduction in stages.calls:

@@ -49,12 +49,14 @@ class Tensor:
 class Operand:
     """How a kernel walks a buffer: a stride for each dimension of its index space.
 
-    Without a buffer it is an index: offset + sum of coordinate · stride, an int64.
+    Without a buffer it is an index: offset + sum of coordinate · stride, an int64. A sum may be
+    left in `parts`, which lie one after the other.
     """
 
     buffer: Buffer | None
     strides: tuple[Size, ...]
     offset: Size = 0
+    parts: int = 0
 
 
 @dataclass(frozen=True)

@@ -198,14 +198,14 @@ class _Description:
     def walked(self, operand: Operand, walk: str, result: int) -> tuple[Any, ...]:
         offset, strides = self.code.slot(operand.offset), self.code.slots(operand.strides)
         if operand.buffer is None:
-            return -1, torch.int64, walk, result, offset, strides, torch.int64, -1
+            return -1, torch.int64, walk, result, offset, strides, torch.int64, -1, 0
         number, dtype = self.number(operand.buffer), operand.buffer.dtype
-        return number, dtype, walk, result, offset, strides, dtype, -1
+        return number, dtype, walk, result, offset, strides, dtype, -1, operand.parts
 
     def summed(self, operand: Operand, result: int, step: Kernel) -> tuple[Any, ...]:
         """As walked, with the dtype of its terms first and that of what is stored in the end last;
-        then the operand that the terms are as they lie in memory, or -1."""
-        number, _, *walk, _ = self.walked(operand, "r", result)
+        then the operand that the terms are as they lie in memory, or -1, and its parts, or 0."""
+        number, _, *walk, _, parts = self.walked(operand, "r", result)
         term = step.body.outputs[result]
         dtype = torch.float64 if term.dtype == "Double" else torch.float32
         if isinstance(term, Applied) and term.prim.name == "cast":
@@ -214,7 +214,7 @@ class _Description:
         if isinstance(term, Loaded) and not step.body.row_wise:
             source = len(step.outputs) + len(step.sums) + term.operand
             source = source if step.inputs[term.operand].buffer else -1
-        return number, dtype, *walk, source
+        return number, dtype, *walk, source, parts
 
     def word(self, word: Size | float | Address, real: bool) -> tuple[int, int]:
         if isinstance(word, Address):

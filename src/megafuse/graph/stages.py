@@ -3,7 +3,8 @@ Which are the last is memory's to say: the channels of a channels-last image are
 
 along the last dimensions           a kernel's row
 sums along others, of everything    a sum of the kernel that has the terms (sums.py): what is left
-                                    lies beside each other, or on both sides of what is summed
+                                    lies beside each other, or on both sides of what is summed; on a
+                                    GPU one of everything is left in parts, which are a row then
 other kinds along others as well    the last first, then the rest of what comes out
 other kinds of everything           rows first, then the rows' results in one row
 along others alone, or one long row the library: as a row with a stride it would read a cache
@@ -22,7 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from megafuse.graph.affine import contiguous
-from megafuse.graph.cost import numel
+from megafuse.graph.cost import Device, numel
 from megafuse.graph.ir import Extern, Graph, Input, Number, Pointwise, Reduce, Value, View
 from megafuse.graph.layouts import memory_order
 from megafuse.graph.plan import Buffer, Call, Tensor
@@ -31,6 +32,10 @@ aten = torch.ops.aten
 _STAGED = ("sum", "prod", "amax", "amin", "any", "all")
 # A row of this many elements is gone through by one thread (or block) though others wait.
 LONGEST_ALONE = 1 << 14
+# The parts of a sum of everything on a GPU, a block each: about as many as run at a time. What
+# adds them up also does what follows, such as the division of a mean: with it a loss is two
+# launches, where it was three.
+PARTS = 1024
 
 
 class Stages:
@@ -40,7 +45,8 @@ class Stages:
     Values are copied where one of their operands is not what it was.
     """
 
-    def __init__(self, graph: Graph, live: list[Value]) -> None:
+    def __init__(self, graph: Graph, live: list[Value], device: Device) -> None:
+        self.device = device
         self.values: list[Value] = []
         self.calls: list[Value] = []
         self.sums: list[Value] = []
@@ -76,7 +82,7 @@ class Stages:
                 setattr(mine, field.name, pytree.tree_map_only(Value, self._made.get, old))
         return mine
 
-    def _staged(self, value: Reduce) -> Reduce:
+    def _staged(self, value: Reduce) -> Reduce | View:
         last, others, kept = _parts(value, range(len(value.source.shape)))
         last_in_memory = not _parts(value, memory_order(value.source))[1]
         if kept and (last_in_memory or not others):
@@ -86,6 +92,8 @@ class Stages:
             return value
         follows = not kept and _follows_a_reduction(value.source)
         if _can_be_summed(value) and not follows:
+            if not kept and self.device == "cuda":
+                return self._summed_in_parts(value)
             value = replace(value)
             self.sums.append(value)
             return value
@@ -97,6 +105,20 @@ class Stages:
             return value
         self.calls.append(value)
         return value
+
+    def _summed_in_parts(self, value: Reduce) -> Reduce | View:
+        name = f"{value.name}_in_parts"
+        parts = replace(value, keep=False, parts=PARTS, shape=(PARTS,), name=name)
+        self.sums.append(parts)
+        total = replace(value, source=parts, dims=(0,), keep=False, shape=())
+        self.values.append(parts)
+        if not value.shape:
+            return total
+        self.values.append(total)
+        total.name = f"{name}_added"
+        return View(
+            total, (), dtype=value.dtype, shape=value.shape, name=value.name, origin=value.origin
+        )
 
     def _rounds_a_sum(self, value: Value, mine: Value) -> bool:
         """Whether it only gives a sum that nobody else reads another dtype."""

@@ -2,7 +2,8 @@
 
 A sum over rows (or over everything) is complete when the kernel is, so nobody in the kernel reads
 it. Each thread or block adds up its own share, and a last small step adds up these shares in a
-fixed order (runtime/host/core/sums.h).
+fixed order (runtime/host/core/sums.h); or they are left in so many parts, for a kernel that has
+them as a row.
 
     row-wise        column by column over all rows: the gradient of a norm's weight; or over those
                     of each segment, where outer dimensions are left: the gradient of a sample's
@@ -31,6 +32,10 @@ def sums_of(cluster: Cluster) -> dict[Reduce, Coordinates]:
 
 def check_sums(shape: Sequence[Size], rows: int, sums: Mapping[Reduce, Coordinates]) -> None:
     """Raises Refused where one kernel over this domain cannot have all of these sums."""
+    if rows and any(value.parts for value in sums):
+        raise Refused("sums over other dimensions than rows beside each other")
+    if len({value.dtype for value in sums if value.parts}) > 1:
+        raise Refused("sums of other numbers")
     wide = [axis(d) for d, size in enumerate(shape) if size != 1]
     row = [i for i in wide if i in {axis(d) for d in range(len(shape) - rows, len(shape))}]
     kinds = {tuple(_kept(value, at, shape)) for value, at in sums.items()}

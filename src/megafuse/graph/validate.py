@@ -183,6 +183,10 @@ def _reduce(value: Reduce) -> None:
         for dim, size in enumerate(source.shape)
         if value.keep or dim not in dims
     ]
+    if value.parts:
+        whole = value.kind == "sum" and dims == list(range(rank)) and not value.keep
+        _demand(value, whole, "leaves {} parts of what is no sum of everything", value.parts)
+        shape = [value.parts]
     _demand(value, same_shape(shape, value.shape), "has shape {}, not {}", value.shape, shape)
     places = value.kind in ("argmax", "argmin")
     dtype = torch.int64 if places else source.dtype

@@ -79,7 +79,7 @@ constexpr int kSumThreads = 256, kSumColumns = 32;  // of kernels/sum_cuda.h
 // Rows this short (in vectors) are summed by one warp each, longer ones by a block.
 constexpr int64_t kShortRow = 128;
 
-// How a summing kernel's work is cut up.
+// How a summing kernel's work is cut up. `parts`: how many there are to be, 0 where that is free.
 struct SumCut {
   int64_t parts = 1;
   unsigned grid_x = 1, grid_y = 1;
@@ -97,8 +97,10 @@ inline int64_t rows_of_part(int64_t segments, int64_t rows) {
   return (rows + parts - 1) / parts;
 }
 
-inline SumCut cut(const Request& request, const SumPlan& plan, unsigned max_grid, bool one_part) {
+inline SumCut cut(const Request& request, const SumPlan& plan, unsigned max_grid,
+                  int64_t parts = 0) {
   SumCut made;
+  const bool one_part = parts == 1;
   if (request.family == Family::kSumSegments && !request.device.is_cuda()) {
     made.rows = rows_of_part(plan.segments, plan.outer);
     made.parts = (plan.outer + made.rows - 1) / made.rows;
@@ -125,7 +127,9 @@ inline SumCut cut(const Request& request, const SumPlan& plan, unsigned max_grid
     const int64_t per_block = is_short ? kSumThreads / 32 : 1;
     const int64_t turn = int64_t(kSumThreads) * request.vector;
     const int64_t most = std::min<int64_t>((plan.inner + turn - 1) / turn, 65535);
-    const int64_t pieces = is_short || one_part ? 1 : std::clamp<int64_t>(max_grid / rows, 1, most);
+    const int64_t pieces = is_short ? 1
+                           : parts  ? parts
+                                    : std::clamp<int64_t>(max_grid / rows, 1, most);
     made.parts = plan.outer * pieces;
     made.grid_x = unsigned((rows + per_block - 1) / per_block);
     made.grid_y = unsigned(pieces);
@@ -227,7 +231,7 @@ inline void add_parts(const at::Tensor& partial, int64_t first, int64_t columns,
     while (request.vector > 1 && columns < kBlocks * kSumColumns * request.vector)
       request.vector /= 2;
   const Compiled kernel = find_kernel(request, space);
-  planned(request, space, plan, kernel, cut(request, plan, kernel.max_grid, true)).run();
+  planned(request, space, plan, kernel, cut(request, plan, kernel.max_grid, 1)).run();
 }
 
 // partial[parts, columns] summed over parts, as `dtype`.
@@ -268,7 +272,8 @@ inline at::Tensor sum_by_dimension(const at::Tensor& whole, const at::Tensor& li
 }
 
 // A launch with partial sums: each of its `parts` writes `kept` numbers for each 'r' output. Where
-// it is `complete` there is one part, in the results' own dtype.
+// it is `complete` it writes the results themselves: there is one part, in their own dtype, or the
+// parts are what is wanted.
 struct Summing {
   Launch launch;
   int64_t parts, kept;
@@ -276,19 +281,22 @@ struct Summing {
 };
 
 // The launch of a space that has the form of `plan`, but for the addresses of the 'r' outputs.
-// `stored` is the dtype of all results, where that is one.
+// `stored` is the dtype of all results, where that is one; `parts`: sums of everything are left in
+// so many.
 inline Summing plan_summing(Request request, Space& space, const SumPlan& plan,
-                            std::optional<at::ScalarType> stored = {}) {
+                            std::optional<at::ScalarType> stored = {}, int64_t parts = 0) {
   choose_family(request, space, plan);
-  const bool complete = request.family == Family::kSumShortSegments && stored;
+  if (parts) request.family = Family::kSumRows;
+  const bool complete = stored && (request.family == Family::kSumShortSegments || parts);
   for (int i = 0; i < space.outputs; ++i)
     if (complete && space.operand[i].walk == 'r') space.operand[i].dtype = *stored;
   int64_t count = 0;
   for (int i = 0; i < space.outputs; ++i) count += space.operand[i].walk == 'r';
   for (int i = 0; i < space.outputs; ++i)  // from one part to the next
-    if (space.operand[i].walk == 'r') space.operand[i].stride[2] = count * plan.results();
+    if (space.operand[i].walk == 'r')
+      space.operand[i].stride[2] = parts ? 1 : count * plan.results();
   const Compiled kernel = find_kernel(request, space);
-  const SumCut how = cut(request, plan, kernel.max_grid, false);
+  const SumCut how = cut(request, plan, kernel.max_grid, parts);
   return {planned(request, space, plan, kernel, how), how.parts, plan.results(), complete};
 }
 

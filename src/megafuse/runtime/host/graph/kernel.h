@@ -24,6 +24,7 @@ struct KernelStep {
     Places strides;
     at::ScalarType stored;  // of a sum: in the end
     int source;             // of a sum: the operand whose elements are its terms, or -1
+    int parts;              // of a sum of everything: how many the buffer has; 0: the sum itself
   };
   struct Word {
     int buffer;  // -1: the slot itself
@@ -108,7 +109,7 @@ struct KernelStep {
       const Shape strides = read(o.strides, memory.slots);
       const bool by_segment = row_wise && keeps_segments(read(shape, memory.slots), strides);
       sums.push_back({int(i), o.dtype, memory.buffers[o.buffer], strides,
-                      memory.slots[o.offset].integer, by_segment});
+                      memory.slots[o.offset].integer, by_segment, o.parts > 0});
     }
     if (sums.empty()) return made.run();
     if (way.bare) {
@@ -243,6 +244,13 @@ struct KernelStep {
     return found;
   }
 
+  // All have as many (graph/sums.py).
+  int64_t parts_of_sums() const {
+    int64_t parts = 0;
+    for (const Walked& o : operands) parts = std::max<int64_t>(parts, o.parts);
+    return parts;
+  }
+
   // Whether it sums what lies in memory already, as a tensor can, and does nothing else.
   bool is_bare(at::ArrayRef<Shape> strides) const {
     for (int i = 0; i < outputs; ++i) {
@@ -262,7 +270,7 @@ struct KernelStep {
     lay_out_in(order, space, sizes, strides);
     const SumPlan form = plan_sum(space, /*by_segment=*/true);
     if (form.possible && (form.segments == 1 || sums_segments(form, request.device))) {
-      Summing made = plan_summing(request, space, form, stored_sums());
+      Summing made = plan_summing(request, space, form, stored_sums(), parts_of_sums());
       SumWay way{made.parts, made.kept, dtype};
       way.complete = made.complete;
       return {std::move(made.launch), way};

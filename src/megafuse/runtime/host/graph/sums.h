@@ -17,6 +17,7 @@ struct Sum {
   Shape strides;         // by dimensions of the index space, 0 for what is summed
   int64_t offset;        // in elements, from the buffer's first
   bool by_segment;       // over the rows of each segment, not over all
+  bool in_parts;         // `out` has room for its parts, of which some may be 0
 };
 using SumList = c10::SmallVector<Sum, 2>;
 
@@ -126,6 +127,7 @@ inline void finish_sum(const Sum& sum, const at::Tensor& partial, int64_t n, int
 
 // Terms of the whole index space, added up by the library one dimension after another.
 inline void sum_whole(const Sum& sum, at::Tensor terms) {
+  if (sum.in_parts) at::Tensor(sum.out).zero_();
   Order dims;
   Shape left(terms.sizes());
   for (int64_t d = terms.dim() - 1; d >= 0; --d) {
