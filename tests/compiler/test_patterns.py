@@ -95,6 +95,45 @@ def test_the_parts_stay_where_their_roundings_are_wanted() -> None:
     assert torch.equal(mf.fuse(rounding="eager")(tanh_form)(x), tanh_form(x))
 
 
+def mish_of_softplus(x: Tensor) -> Tensor:
+    return x * torch.tanh(F.softplus(x))
+
+
+def mish_by_hand(x: Tensor) -> Tensor:
+    return torch.tanh(torch.where(x > 20, x, torch.log1p(torch.exp(x)))) * x
+
+
+@pytest.mark.parametrize("function", [mish_of_softplus, mish_by_hand, F.mish])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_mish_has_no_logarithm(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    many = torch.cat([torch.linspace(-110, 110, 4001), torch.randn(4000) * 4])
+    ends = torch.tensor([0.0, -0.0, 20.0, torch.inf, torch.nan, 1e-30, -1e-30, 3e38, -87.5])
+    x = torch.cat([many, ends]).to(dtype)
+    assert prims(graph_of(function, x)) & {"log1p", "tanh"} == set()
+    exactly = mish_of_softplus(x.double())
+    found = mf.fuse(function)(x)
+    torch.testing.assert_close(found, function(x), equal_nan=True)
+    if dtype == torch.float32:
+        off = ((found - exactly) / exactly).abs()[exactly.abs() > 1e-30]
+        assert off[off.isfinite()].max() < 5 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.tanh(F.softplus(x, threshold=9)),
+        lambda x: torch.tanh(F.softplus(x, threshold=50)),
+        lambda x: torch.tanh(F.softplus(x, beta=2)),
+        lambda x: torch.tanh(torch.where(x > 20, x + 1, torch.log1p(torch.exp(x)))),
+        lambda x: torch.tanh(torch.where(x > 20, x, torch.log1p(torch.exp(-x)))),
+    ],
+)
+def test_what_only_looks_like_mish_stays(function: Callable[[Tensor], Tensor]) -> None:
+    x = torch.linspace(-60, 60, 1001)
+    assert {"log1p", "tanh"} <= prims(graph_of(function, x))
+    torch.testing.assert_close(mf.fuse(function)(x), function(x))
+
+
 class Layers(nn.Module):
     def __init__(self, act: Callable[[Tensor], Tensor], bias: bool = True) -> None:
         super().__init__()
