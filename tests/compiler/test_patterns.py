@@ -118,6 +118,13 @@ def test_mish_has_no_logarithm(function: Callable[[Tensor], Tensor], dtype: torc
         assert off[off.isfinite()].max() < 5 * torch.finfo(dtype).eps
 
 
+def test_mish_beside_other_tanhs() -> None:
+    """Whose names are tanh, tanh_1 and tanh_2 (fuzz 3262)."""
+    x = torch.randn(100)
+    function = lambda x: F.mish(x) + torch.tanh(x) * torch.tanh(x + 1)  # noqa: E731
+    torch.testing.assert_close(mf.fuse(function)(x), function(x))
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -477,6 +477,7 @@ add(
 add("sums", "middle", lambda x: x.square().sum((0, 2)), sized((5, 6, 35)), sized((50, 64, 3)))
 add("sums", "all", lambda x: x.square().sum(), sized((70, 70)), sized((4, 5000)), sized((3,)))
 # Of everything, in parts: what follows is in the kernel that adds these up.
+add("sums", "column", lambda x: (x * x).sum(0) / len(x), sized((330, 1)))
 add(
     "sums",
     "loss",

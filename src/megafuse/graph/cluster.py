@@ -103,13 +103,12 @@ def without_ones(at: Coordinates, shape: tuple[Size, ...]) -> Coordinates:
 def reduced(value: Reduce, at: Coordinates) -> Coordinates:
     """Where a reduction is, for a source that is at `at`."""
     zero = sympy.Integer(0)
-    if value.parts:
-        return (zero,)
-    return tuple(
+    left = tuple(
         zero if dim in value.dims else place
         for dim, place in enumerate(at)
         if value.keep or dim not in value.dims
     )
+    return (*left, zero) if value.parts else left
 
 
 def turned(shape: tuple[Size, ...], read: Read, cluster: Cluster) -> Coordinates | None:

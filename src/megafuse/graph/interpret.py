@@ -167,7 +167,7 @@ class _Run:
         if not dims:
             return torch.zeros((), dtype=torch.int64) if value.kind.startswith("arg") else x
         if value.parts:
-            return torch.nn.functional.pad(x.sum().reshape(1), (0, value.parts - 1))
+            return torch.nn.functional.pad(x.sum(dims, keep).unsqueeze(-1), (0, value.parts - 1))
         if value.kind == "sum":
             return x.sum(dims, keep)
         if value.kind in ("argmax", "argmin"):

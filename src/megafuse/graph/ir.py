@@ -150,8 +150,8 @@ class Reduce(Value):
     Sums of integers and bools are in int64, floats in a float that is at least float32. The largest
     of no elements is −inf (or the smallest integer), the smallest inf.
 
-    A sum of everything may be left in `parts`: its shape is (parts,), and which elements each part
-    is the sum of is the kernel's to say.
+    A sum of everything may be left in `parts`, along one more dimension: the kernel says which
+    elements each part is the sum of.
     """
 
     kind: ReduceKind

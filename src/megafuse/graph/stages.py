@@ -82,7 +82,7 @@ class Stages:
                 setattr(mine, field.name, pytree.tree_map_only(Value, self._made.get, old))
         return mine
 
-    def _staged(self, value: Reduce) -> Reduce | View:
+    def _staged(self, value: Reduce) -> Reduce:
         last, others, kept = _parts(value, range(len(value.source.shape)))
         last_in_memory = not _parts(value, memory_order(value.source))[1]
         if kept and (last_in_memory or not others):
@@ -106,19 +106,12 @@ class Stages:
         self.calls.append(value)
         return value
 
-    def _summed_in_parts(self, value: Reduce) -> Reduce | View:
-        name = f"{value.name}_in_parts"
-        parts = replace(value, keep=False, parts=PARTS, shape=(PARTS,), name=name)
+    def _summed_in_parts(self, value: Reduce) -> Reduce:
+        shape, name = (*value.shape, PARTS), f"{value.name}_in_parts"
+        parts = replace(value, parts=PARTS, shape=shape, name=name)
         self.sums.append(parts)
-        total = replace(value, source=parts, dims=(0,), keep=False, shape=())
         self.values.append(parts)
-        if not value.shape:
-            return total
-        self.values.append(total)
-        total.name = f"{name}_added"
-        return View(
-            total, (), dtype=value.dtype, shape=value.shape, name=value.name, origin=value.origin
-        )
+        return replace(value, source=parts, dims=(len(value.shape),), keep=False)
 
     def _rounds_a_sum(self, value: Value, mine: Value) -> bool:
         """Whether it only gives a sum that nobody else reads another dtype."""

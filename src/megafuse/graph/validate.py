@@ -184,9 +184,9 @@ def _reduce(value: Reduce) -> None:
         if value.keep or dim not in dims
     ]
     if value.parts:
-        whole = value.kind == "sum" and dims == list(range(rank)) and not value.keep
+        whole = value.kind == "sum" and all(size == 1 for size in shape)
         _demand(value, whole, "leaves {} parts of what is no sum of everything", value.parts)
-        shape = [value.parts]
+        shape.append(value.parts)
     _demand(value, same_shape(shape, value.shape), "has shape {}, not {}", value.shape, shape)
     places = value.kind in ("argmax", "argmin")
     dtype = torch.int64 if places else source.dtype

@@ -31,11 +31,11 @@ def _found(value: Value) -> Value | None:
         return None
 
     def applied(prim: str, *operands: Value) -> Value:
-        name = f"{value.name}_{prim}"
+        name = f"{value.name}_mish_{prim}"
         return Pointwise(PRIMS[prim], operands, dtype=value.dtype, shape=value.shape, name=name)
 
     one, two = (
-        Constant(number, dtype=value.dtype, shape=(), name=f"{value.name}_{number:.0f}")
+        Constant(number, dtype=value.dtype, shape=(), name=f"{value.name}_mish_{number:.0f}")
         for number in (1.0, 2.0)
     )
     top = applied("mul", power, applied("add", power, two))
