@@ -24,7 +24,7 @@ neither, nor on a CPU those marked `of_gpu`, about cases that only a GPU's kerne
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import combinations
 from typing import Any
 
@@ -56,6 +56,12 @@ def one_quick(values: Iterable[Any]) -> list[Any]:
     and of which one shows that the thing works at all."""
     first, *others = values
     return [first, *(pytest.param(value, marks=pytest.mark.slow) for value in others)]
+
+
+def often(values: Iterable[Any], which: Collection[Any]) -> list[Any]:
+    """Parameters of which these are in `make test-all`, and the others in `make test-every` alone:
+    they take minutes together, and are like these."""
+    return [v if v in which else pytest.param(v, marks=pytest.mark.seldom) for v in values]
 
 
 Facts = Callable[[pytest.Item], "set[Hashable]"]

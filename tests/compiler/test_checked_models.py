@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES
+from selection import often
 from torch import Tensor, nn
 
 import megafuse as mf
@@ -51,13 +52,7 @@ def same(model: nn.Module, inputs: dict[str, Tensor]) -> None:
     )
 
 
-OFTEN = ("BERT", "GPT-2", "Llama", "Qwen3", "T5", "ViT")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n in OFTEN else pytest.mark.seldom) for n in FAMILIES],
-)
+@pytest.mark.parametrize("name", often(FAMILIES, ["GPT-2", "Llama", "T5", "ViT"]))
 def test_inference(name: str) -> None:
     skip_what_is_tied(name)
     family = FAMILIES[name]
@@ -79,10 +74,7 @@ def test_inference(name: str) -> None:
         assert checks(model).find((), inputs) is not None
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["GPT-2", "ViT", *(pytest.param(n, marks=pytest.mark.seldom) for n in ("BERT", "Llama", "T5"))],
-)
+@pytest.mark.parametrize("name", often(["GPT-2", "ViT", "BERT", "Llama", "T5"], ["GPT-2", "ViT"]))
 def test_training(name: str) -> None:
     skip_what_is_tied(name)
     family = FAMILIES[name]

@@ -14,6 +14,7 @@ import pytest
 import torch
 from contract.eager import eagerly
 from families import FAMILIES
+from selection import often
 from torch import Tensor
 
 import megafuse as mf
@@ -32,7 +33,6 @@ needs_models = pytest.mark.skipif(
 # others 5e-5). In bfloat16 single weights jump now or a step later: the means are compared there.
 SAME_SEED = 0.1
 MODELS = ("bert", "gpt2", "llama", "vit")
-OFTEN = ("gpt2", "vit")
 
 
 @pytest.fixture
@@ -60,9 +60,7 @@ def tiny(model: str, dtype: str) -> Case:
 @pytest.mark.slow
 @pytest.mark.usefixtures("anew")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    "model", [pytest.param(m, marks=() if m in OFTEN else pytest.mark.seldom) for m in MODELS]
-)
+@pytest.mark.parametrize("model", often(MODELS, ["gpt2"]))
 def test_inside_eagers_spread(model: str, dtype: str, script: ModuleType) -> None:
     found = script.compared(tiny(model, dtype), seeds=6, rate=1e-3)
     assert all(curve[-1] < 0.7 * curve[0] for curve in found.ours)
@@ -73,7 +71,7 @@ def test_inside_eagers_spread(model: str, dtype: str, script: ModuleType) -> Non
 
 @needs_models
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", often(["float32", "bfloat16"], ["bfloat16"]))
 def test_lost_gradients_are_outside(
     dtype: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from families import OTHERS, Family
 from nn.rule import check
+from selection import often
 from torch import Tensor, nn
 
 import megafuse as mf
@@ -29,9 +30,6 @@ pytestmark = [
 # and as many a ninth of it. Over all gradients and draws it is 1. A fault is thousands of times.
 BETWEEN_DRAWS = 8.0
 OFTEN = ("Mixtral (experts)", "BLOOM (ALiBi)", "ConvNeXt (convolutions)")
-FAMILY = pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in OFTEN else pytest.mark.seldom) for n in OTHERS]
-)
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +79,7 @@ def compare(family: Family, ours: nn.Module, eager: nn.Module, inputs: dict[str,
     assert not any(mine[what].any() for what in mine.keys() - known.keys())
 
 
-@FAMILY
+@pytest.mark.parametrize("name", often(OTHERS, OFTEN))
 def test_logits_and_gradients(name: str) -> None:
     """Of two batches, in training mode, and in eval mode again."""
     family = OTHERS[name]
@@ -105,7 +103,7 @@ def test_logits_and_gradients(name: str) -> None:
     assert not any(graph.not_fused for graph in found.graphs)
 
 
-@FAMILY
+@pytest.mark.parametrize("name", often(OTHERS, OFTEN[1:2]))
 def test_bfloat16(name: str) -> None:
     family = OTHERS[name]
     eager = family.make().bfloat16()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from selection import often
 from torch import Tensor
 
 from contract.cases import ONE_EACH, Case, pointwise, shaped
@@ -80,7 +81,7 @@ def calls(draw: st.DrawFn, tensors: int) -> tuple[tuple[int, ...], list[View]]:
 
 # A batch has a few examples and a seed of its own. Its first example is the simplest there is, so
 # none has only one.
-BATCHES = [0, 1, *(pytest.param(n, marks=pytest.mark.seldom) for n in (2, 3))]
+BATCHES = often(range(4), [0, 1])
 
 
 def few(examples: int) -> settings:

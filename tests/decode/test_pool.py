@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from selection import often
 
 import megafuse as mf
 from decode.tiny import make, text
@@ -123,16 +124,12 @@ AT_EXIT = """
 """
 
 
+KEPT = "import builtins; builtins.kept = (stream, decoder)"
+ENDS = ("pass", "sys.exit(0)", KEPT, "del stream, decoder")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "last",
-    [
-        "pass",
-        "sys.exit(0)",
-        "import builtins; builtins.kept = (stream, decoder)",
-        "del stream, decoder",
-    ],
-)
+@pytest.mark.parametrize("last", often(ENDS, ["sys.exit(0)", KEPT]))
 def test_python_ends_in_the_middle_of_a_stream(last: str) -> None:
     tests = Path(__file__).resolve().parents[1]
     source = Path(mf.__file__).resolve().parents[1]

@@ -32,8 +32,8 @@ CLOSE = 0.25  # a prediction on a GPU is this near to what is measured
 # A start of Python, the machine's roofs and a program each. benchmarks/gallery.py records all.
 QUICK = ("naive_linear_relu",)
 SLOW = (
-    *("fine_add", "gelu_by_hand", "attention_by_hand", "transposed_copies", "tiny_launches"),
-    *("slow_loader", "optimizer_loop", "same_every_time", "graph_break", "fine_attention"),
+    *("gelu_by_hand", "attention_by_hand", "tiny_launches", "slow_loader", "graph_break"),
+    "fine_attention",
 )
 
 

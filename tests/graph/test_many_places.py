@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from selection import often
 from torch import Tensor
 
 from graph.test_partition import check
@@ -61,7 +62,6 @@ def turned_around(x: Tensor) -> Tensor:
 
 
 FUNCTIONS = (last, every, sum_of_every, total, softmax_of_total, turned_around)
-SELDOM = (total, softmax_of_total, turned_around)  # whose backwards are like those of the others
 
 
 def most(plan: Plan) -> int:
@@ -83,10 +83,7 @@ def test_a_launch_takes_every_kernel(function: Callable[..., Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "function",
-    [pytest.param(f, marks=pytest.mark.seldom if f in SELDOM else ()) for f in FUNCTIONS],
-)
+@pytest.mark.parametrize("function", often(FUNCTIONS, [sum_of_every]))
 def test_and_of_its_backward(function: Callable[..., Any]) -> None:
     x = torch.randn(2, STEPS, 3, requires_grad=True)
     captured = capture(function, (x,), decompositions=decompositions())

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from selection import often
 from torch.utils import _pytree as pytree
 
 from graph import compare
@@ -92,11 +93,7 @@ OFTEN = [name for name in NAMES if zlib.crc32(name.encode()) % 8 == 0]
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in OFTEN else pytest.mark.seldom)
-        for name in NAMES
-        if name not in exceptions()
-    ],
+    often([name for name in NAMES if name not in exceptions()], OFTEN),
 )
 def test_operator(name: str) -> None:
     for op in (op for op in op_db if op.name == name):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from selection import often
 
 from ranks.launch import needs_gloo
 
@@ -31,9 +32,7 @@ def ran(*command: str) -> str:
 
 @needs_gloo
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "engine", ["tp", *(pytest.param(name, marks=pytest.mark.seldom) for name in ("ddp", "fsdp"))]
-)
+@pytest.mark.parametrize("engine", often(["tp", "ddp", "fsdp"], ["tp"]))
 def test_two_ranks_have_the_losses_of_one(engine: str) -> None:
     said = ran(*TORCHRUN, SCRIPT, "--engine", engine, "--steps", "3")
     assert f"{engine} on 2 ranks (cpu)" in said

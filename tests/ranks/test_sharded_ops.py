@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from selection import often
 
 import megafuse
 from megafuse.registry.sample import Draw
@@ -151,7 +152,7 @@ def compared(mine: list[Any], theirs: list[Any], layout: str) -> list[str]:
 
 @needs_gloo
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.seldom)])
+@pytest.mark.parametrize("count", often([2, 4], [2]))
 def test_ops_give_what_they_give_for_whole_tensors(count: int, tmp_path: Path) -> None:
     """One test, as all of them are one set of processes."""
     wrong = on_ranks(count, all_ops, tmp_path, count)[0]
