@@ -35,9 +35,10 @@ def rounded_once(got: Tensor, exact: Tensor, terms: int) -> None:
     assert worst <= 0.5, f"{worst} ulps"
 
 
-# Rows, K and N: few rows are dots with the weight as it lies; odd sizes; several blocks of K·N.
+# Rows, K and N: of few rows the weight is read as it lies, once for four of them; odd sizes;
+# several blocks of K·N.
 SIZES = [(1, 64, 7), (1, 769, 300), (2, 100, 33), (3, 96, 64), (4, 96, 64), (5, 1, 3), (33, 65, 17)]
-SIZES += [(7, 20_000, 301), (300, 20_000, 5)]
+SIZES += [(7, 20_000, 301), (300, 20_000, 5), (2, 4100, 130), (4, 70, 2101), (9, 133, 77)]
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -47,8 +48,9 @@ def test_rounded_once(sizes: tuple[int, int, int], half: torch.dtype) -> None:
     rows, k, n = sizes
     x, weight, bias = (positive(*s).to(half) for s in ((rows, k), (n, k), (n,)))
     weight = (weight / k).to(half)
-    for turned in (False, True):
-        given = [x, weight.t().contiguous().t() if turned else weight, bias]
+    apart = torch.empty(n, k + 3, dtype=half)[:, 1:-2].copy_(weight)
+    for lying in (weight, weight.t().contiguous().t(), apart):
+        given = [x, lying, bias]
         fresh = [t.detach().requires_grad_() for t in given]
         out = mf.linear_relu(*fresh)
         wide = [t.detach().double() for t in given]

@@ -24,114 +24,12 @@
 #include "decode.h"
 #include "decode_pool.h"
 #include "decode_sample.h"
+#include "dots_cpu.h"
 #include "lanes_cpu.h"
 
 namespace mf::decode {
 
-using Lanes = Simd<float>::V;
-constexpr int kLanes = Simd<float>::lanes;
-
-// ---- numbers in registers
-
-// kLanes weights as floats. GCC 12 converts half a vector at a time unless told the instruction.
-#if defined(__AVX512F__) && !defined(__clang__)
-typedef short Words __attribute__((vector_size(2 * kLanes)));
-typedef char Bytes __attribute__((vector_size(kLanes)));
-typedef int Integers __attribute__((vector_size(4 * kLanes)));
-MF_INLINE Integers widened_words(Words v) {
-  return __builtin_ia32_pmovzxwd512_mask(v, Integers{}, -1);
-}
-MF_INLINE Integers widened_bytes(Bytes v) {
-  return __builtin_ia32_pmovsxbd512_mask(v, Integers{}, -1);
-}
-#else
-typedef u16 Words __attribute__((vector_size(2 * kLanes)));
-typedef i8 Bytes __attribute__((vector_size(kLanes)));
-typedef i32 Integers __attribute__((vector_size(4 * kLanes)));
-MF_INLINE Integers widened_words(Words v) { return __builtin_convertvector(v, Integers); }
-MF_INLINE Integers widened_bytes(Bytes v) { return __builtin_convertvector(v, Integers); }
-#endif
-
-MF_INLINE Lanes wide(const float* from) { return load_vector(from); }
-MF_INLINE Lanes wide(const bfloat16* from) {
-  Words packed;
-  __builtin_memcpy(&packed, from, sizeof packed);
-  return (Lanes)(widened_words(packed) << 16);
-}
-MF_INLINE Lanes wide(const i8* from) {
-  Bytes packed;
-  __builtin_memcpy(&packed, from, sizeof packed);
-  return __builtin_convertvector(widened_bytes(packed), Lanes);
-}
-MF_INLINE Lanes wide(const half* from) {
-#if defined(__F16C__) || defined(__aarch64__)
-  static_assert(kHalfLanes == kLanes, "a vector of halves is a vector of floats");
-  Halves packed;
-  __builtin_memcpy(&packed, from, sizeof packed);
-  return widened(packed);
-#else
-  Lanes result;
-  for (int i = 0; i < kLanes; ++i) result[i] = to_float(from[i]);
-  return result;
-#endif
-}
-
-// The first n of kLanes; the others are 0.
-template <class W>
-MF_INLINE Lanes wide_part(const W* from, i64 n) {
-  W buffer[kLanes] = {};
-  for (i64 i = 0; i < n; ++i) buffer[i] = from[i];
-  return wide(buffer);
-}
-
-template <int kCount>
-MF_INLINE float total_of(const float* lanes) {
-  if constexpr (kCount == 4) {
-    return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
-  } else {
-    typedef float Half __attribute__((vector_size(kCount / 2 * sizeof(float))));
-    Half low, high;
-    __builtin_memcpy(&low, lanes, sizeof low);
-    __builtin_memcpy(&high, lanes + kCount / 2, sizeof high);
-    low += high;
-    float half_as_many[kCount / 2];
-    __builtin_memcpy(half_as_many, &low, sizeof low);
-    return total_of<kCount / 2>(half_as_many);
-  }
-}
-MF_INLINE float total(Lanes v) {
-  float lanes[kLanes];
-  __builtin_memcpy(lanes, &v, sizeof v);
-  return total_of<kLanes>(lanes);
-}
-
 // ---- products
-
-// kRows rows of weights, each with kBatch inputs: out[row][b]. The rows that come after them are
-// fetched meanwhile: the CPU's own prefetcher stops at the end of a page.
-template <class W, int kRows, int kBatch>
-__attribute__((noinline)) void dots(const W* w, i64 cols, const float* x, i64 x_pitch,
-                                    float (&out)[kRows][kBatch]) {
-  Lanes sum[kRows][kBatch] = {};
-  const i64 whole = cols / kLanes * kLanes;
-  for (i64 k = 0; k < whole; k += kLanes) {
-    Lanes in[kBatch];
-    for (int b = 0; b < kBatch; ++b) in[b] = load_vector(x + b * x_pitch + k);
-    for (int r = 0; r < kRows; ++r) {
-      const W* const at = w + r * cols + k;
-      __builtin_prefetch(at + kRows * cols);
-      const Lanes weights = wide(at);
-      for (int b = 0; b < kBatch; ++b) sum[r][b] += weights * in[b];
-    }
-  }
-  if (whole < cols)
-    for (int r = 0; r < kRows; ++r) {
-      const Lanes weights = wide_part(w + r * cols + whole, cols - whole);
-      for (int b = 0; b < kBatch; ++b) sum[r][b] += weights * load_vector(x + b * x_pitch + whole);
-    }
-  for (int r = 0; r < kRows; ++r)
-    for (int b = 0; b < kBatch; ++b) out[r][b] = total(sum[r][b]);
-}
 
 struct Matrix {
   u64 weight, bias, scale;
@@ -148,16 +46,18 @@ MF_INLINE void product_rows(const Matrix& m, i64 begin, i64 end, i64 cols, const
     if (scale) value *= scale[row];
     use(row, b, bias ? value + bias[row] : value);
   };
+  const float* inputs[kBatch];
+  for (int b = 0; b < kBatch; ++b) inputs[b] = x + b * x_pitch;
   i64 row = begin;
   for (; row + kTogether <= end; row += kTogether) {
     float out[kTogether][kBatch];
-    dots<W, kTogether, kBatch>(weights + row * cols, cols, x, x_pitch, out);
+    dots(weights + row * cols, cols, cols, inputs, out);
     for (int r = 0; r < kTogether; ++r)
       for (int b = 0; b < kBatch; ++b) finish(row + r, b, out[r][b]);
   }
   for (; row < end; ++row) {
     float out[1][kBatch];
-    dots<W, 1, kBatch>(weights + row * cols, cols, x, x_pitch, out);
+    dots(weights + row * cols, cols, cols, inputs, out);
     for (int b = 0; b < kBatch; ++b) finish(row, b, out[0][b]);
   }
 }

@@ -29,6 +29,8 @@
 //   causal                        whether elements right of the diagonal are left out: they are not
 //                                 read; left_out() is kept of those that share a vector with
 //                                 others, and left_out_result(row) is what they give
+//   does_rows                     whether rows(driver, begin, end) may do these rows in place of
+//                                 the CPU's driver, which it tells by returning true
 //   draws_late                    whether `result`, not `load`, takes the random word (last)
 //   Total                         what is known of some elements, a struct of F
 //   start(known...)               of none
@@ -60,6 +62,7 @@ struct RowFunctor {
   static constexpr bool pivots = false;
   static constexpr bool weighs = false;
   static constexpr bool causal = false;
+  static constexpr bool does_rows = false;
   static constexpr bool draws_late = false;
   template <int S>
   static constexpr bool takes_max = false;

@@ -585,6 +585,9 @@ struct RowsCpu : PointwiseCpu<K> {
       if (begin == 0) random.remember(words + K::rng);
     }
     rows = end - begin;
+    if constexpr (Fn::does_rows && K::dims == 2) {
+      if (functor.rows(*this, begin, end)) return;
+    }
     widen_late(Late());
     for (i64 first = begin; first < end;) {
       const i64 last = sums_in_buffer() && first + kRows < end ? first + kRows : end;

@@ -7,6 +7,17 @@
 
 namespace mf {
 
+// Whether a functor may do the rows of a block itself: columns(driver, first, last, column, width,
+// sums) adds them to the sums, and returns true.
+template <class Fn>
+constexpr auto does_columns(int) -> decltype(Fn::does_columns) {
+  return Fn::does_columns;
+}
+template <class Fn>
+constexpr bool does_columns(...) {
+  return false;
+}
+
 // B == 1: rows [begin, end) of the outer dimension, summed column by column.
 template <class K>
 struct SumColumnsCpu : SumCpu<K, true> {
@@ -30,6 +41,12 @@ struct SumColumnsCpu : SumCpu<K, true> {
       for (i64 k = 0; k < kept(); k += kLanes) {
         const i64 width = kept() - k < kLanes ? kept() - k : kLanes;
         clear(width * together);
+        if constexpr (does_columns<typename K::Functor>(0)) {
+          if (Base::functor.columns(*this, first, last, k, width, sums)) {
+            flush(k, width, 1, AllOutputs());
+            continue;
+          }
+        }
         for (i64 row = first; row < last; row += together)
           add({row, k, width * (last - row < together ? last - row : together)});
         flush(k, width, together, AllOutputs());

@@ -26,6 +26,8 @@ def _stored_pre(variant: Variant) -> dict[str, str]:
     return {"Pre": STORAGE[variant.operands[1].dtype] if kept else compute}
 
 
+_UP_TO_FOUR = {"count": {str(count): str(count) for count in range(1, 5)}}
+
 # What the host runtime launches on its own behalf (runtime/host/core/sums.h, epilogue.h, widened.h,
 # split.h, dropout_add.h).
 PASSES = {
@@ -37,7 +39,14 @@ PASSES = {
         choices={"act": _ACTS},
         words=_stored_pre,
     ),
-    "row_dot": Functors("RowDot<{F}>", header="row_dot.h"),
+    "row_dots": Functors("RowDots<{F}, {count}>", header="row_dots.h", choices=_UP_TO_FOUR),
+    "column_dots": Functors(
+        "ColumnDots<{F}, {count}>",
+        "ColumnDots<{F}, {count}>",
+        header="few_rows.h",
+        choices=_UP_TO_FOUR,
+    ),
+    "outer_sum": Functors("OuterSum<{F}, {count}>", header="few_rows.h", choices=_UP_TO_FOUR),
     "split_halves": Functors("SplitHalves<{F}>", header="split.h"),
     "split_epilogue": Functors(
         "SplitEpilogue<{F}, {act}>", header="split_epilogue.h", choices={"act": _ACTS}

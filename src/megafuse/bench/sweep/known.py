@@ -73,13 +73,25 @@ _DRAWN = (
         (("mask", True),),
     ),
 )
+# On a CPU without instructions for 16-bit products, where a weight was widened for a few rows.
+_FEW_ROWS: tuple[tuple[str, tuple[int, int], int, str, Mode], ...] = (
+    ("linear_relu", (2, 4096), 11008, "bfloat16", "forward"),
+    ("linear_gelu", (1, 7168), 16384, "float16", "forward"),
+    ("swiglu_ffn", (1, 384), 128256, "float16", "forward"),
+    ("layernorm_linear", (4, 768), 32000, "float16", "forward"),
+    ("layernorm_linear", (2, 768), 2880, "bfloat16", "forward+backward"),
+    ("gelu_linear", (2, 7168), 12345, "bfloat16", "forward+backward"),
+)
 
 
 def known(device: str, ops: tuple[str, ...] = ()) -> Iterator[Case]:
-    """Those of these ops, or all; on a CPU smaller, and products in float32."""
+    """Those of these ops, or all; on a CPU smaller, and products of many rows in float32."""
     for case in _all():
         if not ops or case.op in ops:
             yield case if device == "cuda" else _smaller(case)
+    for name, sizes, features, dtype, mode in _FEW_ROWS:
+        if device == "cpu" and (not ops or name in ops):
+            yield Case(name, mode, dtype, sizes, KNOWN, features=features)
 
 
 def _all() -> Iterator[Case]:

@@ -91,9 +91,9 @@ inline KernelStep parse_kernel(Reader r) {
   step.outputs = r["outputs"].place();
   step.shape = r["shape"].places();
   step.operands = r["operands"].all([](Reader o) {
-    return KernelStep::Walked{o[0].place(), o[1].dtype(),  o[2].text()[0], int8_t(o[3].place()),
-                              o[4].place(), o[5].places(), o[6].dtype(),   o[7].place(),
-                              o[8].place()};
+    return KernelStep::Walked{o[0].place(),         o[1].dtype(), o[2].text()[0],
+                              int8_t(o[3].place()), o[4].place(), o[5].places(),
+                              o[6].dtype(),         o[7].place(), o[8].place()};
   });
   step.words =
       r["words"].all([](Reader w) { return KernelStep::Word{w[0].place(), w[1].place()}; });
