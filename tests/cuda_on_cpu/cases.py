@@ -459,6 +459,14 @@ add(
 )
 add("gradients", "softmax", SOFTMAX, sized((5, 130)), gradients=True)
 add("gradients", "gated", GATED, sized((5, 33), (5, 33), (33,)), gradients=True)
+# In float32 of narrower numbers: its backward makes it again from these.
+add(
+    "gradients",
+    "wide_softmax",
+    lambda x: x.float().softmax(-1).square().to(x.dtype),
+    sized((5, 130), dtype=BF16),
+    gradients=True,
+)
 add("gradients", "bf16", NORM, sized((6, 64), (64,), (64,), dtype=BF16), gradients=True)
 
 # ---- sums over other dimensions than the last: of columns, of everything, of what was broadcast
