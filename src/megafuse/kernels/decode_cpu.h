@@ -31,6 +31,11 @@ namespace mf::decode {
 
 // ---- products
 
+using products::kLanes;
+using products::Lanes;
+using products::total;
+using products::wide;
+
 struct Matrix {
   u64 weight, bias, scale;
 };
@@ -51,13 +56,13 @@ MF_INLINE void product_rows(const Matrix& m, i64 begin, i64 end, i64 cols, const
   i64 row = begin;
   for (; row + kTogether <= end; row += kTogether) {
     float out[kTogether][kBatch];
-    dots(weights + row * cols, cols, cols, inputs, out);
+    products::dots(weights + row * cols, cols, cols, inputs, out);
     for (int r = 0; r < kTogether; ++r)
       for (int b = 0; b < kBatch; ++b) finish(row + r, b, out[r][b]);
   }
   for (; row < end; ++row) {
     float out[1][kBatch];
-    dots(weights + row * cols, cols, cols, inputs, out);
+    products::dots(weights + row * cols, cols, cols, inputs, out);
     for (int b = 0; b < kBatch; ++b) finish(row, b, out[0][b]);
   }
 }

@@ -6,7 +6,7 @@
 #include "attention_cpu.h"
 #include "half_cpu.h"
 
-namespace mf {
+namespace mf::products {
 
 using Lanes = Simd<float>::V;
 constexpr int kLanes = Simd<float>::lanes;
@@ -153,4 +153,4 @@ __attribute__((noinline)) void add_rows(const W* w, i64 pitch, i64 cols,
 #pragma GCC pop_options
 #endif
 
-}  // namespace mf
+}  // namespace mf::products

@@ -45,12 +45,12 @@ struct ColumnDots : Scalars<0> {
       float x[kCount][kTogether];
       for (int i = 0; i < kCount; ++i)
         for (int r = 0; r < kTogether; ++r) x[i][r] = number(i, row + r);
-      add_rows(matrix + row * pitch, pitch, width, x, to);
+      products::add_rows(matrix + row * pitch, pitch, width, x, to);
     }
     for (; row < last; ++row) {
       float x[kCount][1];
       for (int i = 0; i < kCount; ++i) x[i][0] = number(i, row);
-      add_rows(matrix + row * pitch, pitch, width, x, to);
+      products::add_rows(matrix + row * pitch, pitch, width, x, to);
     }
     return true;
   }

@@ -68,12 +68,12 @@ struct RowDots : RowFunctor<F, 1 + kCount, 1 + kCount, 1>, Scalars<0> {
     i64 row = begin;
     for (; row + kTogether <= end; row += kTogether) {
       float found[kTogether][kCount];
-      dots(matrix + row * pitch, pitch, driver.cols, b, found);
+      products::dots(matrix + row * pitch, pitch, driver.cols, b, found);
       for (int i = 0; i < kTogether; ++i) write(row + i, found[i]);
     }
     for (; row < end; ++row) {
       float found[1][kCount];
-      dots(matrix + row * pitch, pitch, driver.cols, b, found);
+      products::dots(matrix + row * pitch, pitch, driver.cols, b, found);
       write(row, found[0]);
     }
     return true;
