@@ -168,7 +168,7 @@ class StandIns:
             if isinstance(tensor, torch.Tensor) and tensor.dim() >= _TIED:
                 like = first.setdefault((tensor.shape, tensor.dtype, tensor.device), stand_in)
                 for one, other in zip(stand_in.shape, like.shape, strict=True):
-                    assert one == other  # which torch's ShapeEnv notes
+                    torch._check(one == other)  # torch's ShapeEnv notes it
 
     def number(self, value: float | int, name: str) -> Any:
         source = ConstantSource(name)
