@@ -248,6 +248,8 @@ class _BodyRun:
         x = self.values[term.arg].expand(self.shape)
         if term.kind == "sum":
             return x.sum(-1, keepdim=True)
+        if term.kind == "expsum":
+            return (x - x.amax(-1, keepdim=True)).exp().sum(-1, keepdim=True)
         if x.shape[-1] == 0 and term.kind in ("amax", "amin"):
             return torch.full((*x.shape[:-1], 1), -math.inf if term.kind == "amax" else math.inf)
         return getattr(torch, term.kind)(x, -1, keepdim=True)

@@ -21,7 +21,7 @@ from typing import Literal
 
 from megafuse.codegen.prims import Prim
 
-Reduction = Literal["sum", "prod", "amax", "amin", "argmax", "argmin", "any", "all"]
+Reduction = Literal["sum", "prod", "amax", "amin", "argmax", "argmin", "any", "all", "expsum"]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -89,7 +89,8 @@ class Fetched(Term):
 class Reduced(Term):
     """arg of every element of the row, added up (or the largest, …): the same for all elements.
 
-    argmax and argmin give the column, the first of equals, NaN first of all; as PyTorch.
+    argmax and argmin give the column, the first of equals, NaN first of all; as PyTorch. expsum is
+    the sum of exp(arg - m), m being the largest arg (one_pass.py).
     """
 
     kind: Reduction
@@ -101,7 +102,8 @@ class Body:
     """A kernel's arithmetic. `inputs` are the dtypes of its operands as stored, in their order.
 
     `outputs` are of every element, `row_outputs` of every row (of Reduced, row-wise only);
-    each is stored as its term's dtype. `scalars` is how many words come with a call.
+    each is stored as its term's dtype. `scalars` is how many words come with a call. `by_rows`: it
+    goes row by row though nothing is reduced.
     """
 
     name: str  # a C++ identifier, made from the user's function
@@ -111,10 +113,15 @@ class Body:
     scalars: int = 0
     rounds: bool = False  # rounding="eager": every primitive's result is rounded to its dtype
     about: list[str] = field(default_factory=list)  # lines of a comment above the functor
+    by_rows: bool = False
 
     @property
     def row_wise(self) -> bool:
-        return any(isinstance(term, Reduced) for term in terms(self))
+        return self.by_rows or bool(self.reductions)
+
+    @property
+    def reductions(self) -> list[Reduced]:
+        return [term for term in terms(self) if isinstance(term, Reduced)]
 
     @property
     def draws(self) -> bool:
