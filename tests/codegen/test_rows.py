@@ -265,3 +265,22 @@ def test_a_row_of_masks_is_held_too() -> None:
     launch = row_launch(inputs, frozenset({0, 1, 2}), 16, GpuRow(8, 8, exact=True))
     assert launch.whole
     assert launch.threads <= 8
+
+
+def test_long_rows_of_one_pass_are_not_held() -> None:
+    """There is nothing that they are held for: a block goes through one, several at a time."""
+    one, two = (
+        row_launch(
+            (Operand("BFloat16", "c"),),
+            frozenset({0}),
+            0,
+            GpuRow(50_257 // 8, 8, shifted=True, clusters=True),
+            passes=passes,
+        )
+        for passes in (1, 2)
+    )
+    assert [one.whole, two.whole] == [False, True]
+    assert one.threads * one.resident == 1024
+    assert one.threads * one.cluster < two.threads * two.cluster
+    short = GpuRow(1024, 8, exact=True)
+    assert row_launch((Operand("BFloat16", "c"),), frozenset({0}), 0, short, passes=1).whole

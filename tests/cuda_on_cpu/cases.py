@@ -392,6 +392,79 @@ add(
     gradients=True,
 )
 
+# ---- losses: one term of a row, a softmax's sum in one pass, rows that nobody reduces
+
+
+def whole(x: Tensor) -> Tensor:
+    """Its width as a number of the source, as a model's weights make it."""
+    return x + torch.zeros(2051, dtype=x.dtype, device=x.device)
+
+
+def with_infinities(rows: int, columns: int) -> Tensor:
+    x = normal(rows, columns)
+    x[0], x[1, 3:], x[2, 5], x[3, columns // 2] = -torch.inf, -torch.inf, torch.inf, torch.nan
+    return x
+
+
+CROSS_ENTROPY = lambda x, t: F.cross_entropy(x.float(), t, ignore_index=7)  # noqa: E731
+add(
+    "losses",
+    "cross_entropy",
+    lambda x, t: CROSS_ENTROPY(whole(x), t),
+    lambda: (normal(9, 2051, dtype=BF16), integers(9).abs()),
+    lambda: (normal(5, 2051), integers(5).abs()),
+    gradients=True,
+)
+add(
+    "losses",
+    "streamed",
+    CROSS_ENTROPY,
+    lambda: (normal(3, 16451, dtype=BF16), integers(3).abs()),
+    lambda: (normal(2, 35008), integers(2).abs()),
+    gradients=True,
+)
+add(
+    "losses",
+    "infinities",
+    lambda x: (x - x.amax(-1, keepdim=True)).exp().sum(-1),
+    lambda: (with_infinities(6, 900),),
+    lambda: (with_infinities(5, 9001),),
+)
+add(
+    "losses",
+    "outside",
+    lambda x, t: torch.where(torch.arange(x.shape[1], device=x.device) == t, x * 2, 0.0).sum(-1),
+    lambda: (normal(9, 70), integers(9, 1)),
+)
+add(
+    "losses",
+    "by_rows",
+    lambda x, a, b, c: (whole(x) * a + b).exp() * c,
+    sized((9, 2051), (9, 1), (9, 1), (2051,)),
+    sized((9, 2051), (9, 1), (9, 1), (2051,), dtype=BF16),
+)
+
+# Zeros behind rows that the library takes, written where the rows are; beside a sum over rows, too.
+add(
+    "losses",
+    "padded",
+    lambda x, a: F.pad(whole(x).exp() * a, (0, 5)).sort(-1).values,
+    sized((9, 2051), (9, 1)),
+    sized((9, 2051), (9, 2051), dtype=BF16),
+)
+add(
+    "losses",
+    "padded_sums",
+    lambda x: (F.pad(y := whole(x).exp(), (0, 5)).sort(-1).values, y.sum(0)),
+    sized((40, 2051)),
+)
+add(
+    "losses",
+    "padded_softmax",
+    lambda x: F.pad(whole(x).softmax(-1), (0, 5)).sort(-1).values,
+    sized((9, 2051)),
+)
+
 # ---- offsets that need 64 bits
 
 FAR = 3 << 30

@@ -91,6 +91,33 @@ def test_what_kernels_compute_is_padded_once(
         torch.testing.assert_close(got, right, rtol=2**-6, atol=2**-8)
 
 
+@pytest.mark.parametrize("function", [head_gradient, pytest.param(tokens_in_two, marks=SLOW)])
+def test_zeros_are_written_where_the_rows_are(function: Callable[..., Any]) -> None:
+    """On a GPU: one kernel for the gradient, and another for y, which is an argument."""
+    graph, args = found(function, torch.bfloat16)
+    plan = partition(graph, device="cuda")
+    gradient, weight = (step for step in plan.steps if isinstance(step, Kernel))
+    assert gradient.body.by_rows
+    assert len(gradient.row_outputs) == 520 - WORDS
+    assert not weight.row_outputs
+    for got, right in zip(run_plan(plan, graph, args), function(*args), strict=True):
+        torch.testing.assert_close(got, right, rtol=2**-6, atol=2**-8)
+
+
+def test_what_others_are_given_is_padded_beside_it() -> None:
+    """A result lies as eager's, so its rows have no room for zeros."""
+
+    def with_gradient(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        gradient = torch.sigmoid(x[:, :WORDS]) * 0.1
+        return gradient @ y[:WORDS, :520], gradient.t() @ x[:, :512], gradient
+
+    graph, args = found(with_gradient, torch.bfloat16)
+    plan = partition(graph, device="cuda")
+    assert not any(step.row_outputs for step in plan.kernels)
+    for got, right in zip(run_plan(plan, graph, args), with_gradient(*args), strict=True):
+        torch.testing.assert_close(got, right, rtol=2**-6, atol=2**-8)
+
+
 def test_products_have_whole_rows() -> None:
     graph, _ = found(head_gradient, torch.bfloat16)
     first, second = (v for v in graph.values if isinstance(v, Extern) and v.target is PRODUCT)

@@ -19,6 +19,7 @@ _KINDS = {
     "argmin": "ArgSmallest",
     "any": "Any",
     "all": "All",
+    "expsum": "SoftmaxSum",
 }
 
 

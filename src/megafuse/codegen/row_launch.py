@@ -15,6 +15,8 @@ _MOST_THREADS = 512  # of a row, in one block
 _CLUSTER = 8  # blocks of a row, on every GPU that has clusters
 _RESIDENT = 640  # threads of a processor, where blocks stay
 _RESIDENT_FEW = 768  # and where they hold little
+_STREAM = 256  # threads of a row that is gone through once, and too long for a block
+_STREAM_VECTORS = 4096  # of such a row, for each of a cluster's blocks
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def row_launch(
     row: GpuRow,
     sums: int = 0,
     fetches: bool = False,
+    passes: int = 2,
 ) -> RowLaunch:
     """`held` are the inputs that more than one step needs, and `kept_bytes` what is kept of an
     element between steps.
@@ -84,19 +87,24 @@ def row_launch(
     `fetches`: whether it loads from places that it computes for each element. That is so much code
     that it is not repeated for many vectors.
 
+    `passes` over a row: steps, and one for results. A row of one pass has nothing to hold.
+
     `sums`: outputs that are summed over rows. A thread holds those of its columns, too, and few
     blocks stay for all rows: each writes one row of partial sums.
     """
     vector = row.vector
     rows_of = [BYTES[o.dtype] for i, o in enumerate(inputs) if i in held and o.walk in "csu"]
     widest = max((BYTES[o.dtype] for o in inputs if o.walk in "cu"), default=4)
+    widest_vector = widest * vector
+    if passes == 1 and not sums and row.vectors > _MOST_THREADS * max(_AT_ONCE // widest_vector, 1):
+        return _streamed(row)
     found = None
     for kept in dict.fromkeys([kept_bytes, 0] if rows_of else [kept_bytes]):
         words = max((sum(rows_of) + kept + 4 * sums) * vector / 4, 1)  # of a vector, in registers
         beside = sum(BYTES[o.dtype] for o in inputs if o.walk == "b") / 4  # of the whole row
         beside += words / vector if row.shifted else 0
         most = max(int((_REGISTERS - beside) / words), 1)
-        wanted = min(max(_AT_ONCE // (widest * vector), 1), most)
+        wanted = min(max(_AT_ONCE // widest_vector, 1), most)
         tries = [(1 if fetches else wanted, 1)]
         if not fetches and (rows_of or kept or sums):
             tries += _for_long_rows(wanted, most, words, row.clusters)
@@ -118,6 +126,15 @@ def row_launch(
     resident = max(_RESIDENT_FEW // (threads * rows), 1) if few and cluster == 1 else 1
     keeps = kept == kept_bytes
     return RowLaunch(items, threads, rows, True, row.shifted, stay, cluster, full, resident, keeps)
+
+
+def _streamed(row: GpuRow) -> RowLaunch:
+    """A row of one pass: blocks of few threads, several on a processor, so that some read while
+    others join what they have found."""
+    cluster = min(_power_of_two(-(-row.vectors // _STREAM_VECTORS)), _CLUSTER)
+    cluster = cluster if row.clusters else 1
+    resident = 1024 // _STREAM
+    return RowLaunch(1, _STREAM, 1, False, row.shifted, ONE_SHOT, cluster, resident=resident)
 
 
 def _first_that_fits(tries: list[tuple[int, int]], row: GpuRow) -> tuple[int, int] | None:

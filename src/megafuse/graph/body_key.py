@@ -20,6 +20,8 @@ def body_key(body: Body) -> str:
     """A line for each term, which names its arguments by their lines."""
     numbers: dict[Term, int] = {}
     lines = [f"{' '.join(body.inputs)}; {body.scalars} words; rounds {body.rounds}"]
+    if body.by_rows:
+        lines.append("by rows")
     for term in terms(body):
         args = " ".join(str(numbers[arg]) for arg in arguments(term))
         numbers[term] = len(numbers)

@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import sympy
 
-from megafuse.codegen.body import Body, Term
+from megafuse.codegen.body import Body, Term, Written
+from megafuse.codegen.one_pass import in_one_pass
 from megafuse.graph.affine import Coordinates, flat, mapped
-from megafuse.graph.body_builder import BodyBuilder
+from megafuse.graph.body_builder import DTYPES, BodyBuilder
 from megafuse.graph.body_key import body_key
+from megafuse.graph.by_rows import goes_by_rows
 from megafuse.graph.cluster import Cluster
 from megafuse.graph.cost import MAX_OPERANDS, Device
 from megafuse.graph.ir import Reduce, Size, Value
+from megafuse.graph.padding import Padded
 from megafuse.graph.pieces import are_pairs, pieces
 from megafuse.graph.plan import Call, Kernel, Operand, Tensor
 
@@ -24,9 +27,15 @@ class Kernels:
     """Makes the kernels of one plan; equal bodies are one."""
 
     def __init__(
-        self, name: str, rounds: bool, device: Device, tensors: Mapping[Value, Tensor]
+        self,
+        name: str,
+        rounds: bool,
+        device: Device,
+        tensors: Mapping[Value, Tensor],
+        padded: Mapping[Value, Padded],
     ) -> None:
         self.name, self.rounds, self.device, self.tensors = name, rounds, device, tensors
+        self.padded = padded  # what gets zeros behind its rows
         self.bodies: dict[str, Body] = {}
 
     def of(self, cluster: Cluster, stored: list[Value], members: list[Value]) -> list[Kernel]:
@@ -47,6 +56,8 @@ class Kernels:
         builder = BodyBuilder(cluster, self.tensors)
         written = [value for value in stored if value not in cluster.sums]
         elements, rows = self._stores(builder, written, [None])
+        zeros = [store for value in written for store in self._zeros(builder, value)]
+        rows += zeros
         sums = [
             (
                 self._summed_term(builder, value),
@@ -57,7 +68,7 @@ class Kernels:
         ]
         if len(builder.operands) + len(elements) + len(rows) + len(sums) > MAX_OPERANDS:
             return None
-        if not cluster.rows and not sums:
+        if not cluster.rows and not sums and not zeros:
             builder, elements = self._in_pieces(cluster, written, builder) or (builder, elements)
         body = Body(
             self.name,
@@ -67,6 +78,7 @@ class Kernels:
             scalars=len(builder.words),
             rounds=self.rounds,
             about=_about(stored),
+            by_rows=bool(zeros),
         )
         shape = builder.shape
         if cluster.rows > 1:
@@ -81,6 +93,9 @@ class Kernels:
             shape = cluster.outer
             inputs, outputs = ([_of_rows(o, shape) for o in each] for each in (inputs, once))
             body, once = replace(body, outputs=body.row_outputs, row_outputs=()), []
+        if self.device == "cuda":
+            in_one_pass(body)
+            body.by_rows = body.by_rows or goes_by_rows(body, shape, outputs, inputs)
         kernel = Kernel(
             self._shared(body),
             shape,
@@ -131,6 +146,19 @@ class Kernels:
                 made = builder.build(value, at), self._store(builder, value, at)
                 (elements if whole else rows).append(made)
         return elements, rows
+
+    def _zeros(self, builder: BodyBuilder, value: Value) -> list[Store]:
+        """Those behind each row of what is padded."""
+        if value not in self.padded:
+            return []
+        tensor, found = self.tensors[value], []
+        zero = builder.one(Written(0.0, dtype=DTYPES[value.dtype]))
+        for column in range(value.shape[-1], self.padded[value].memory[-1]):
+            at = (*builder.cluster.coordinates[value][:-1], sympy.Integer(column))
+            place = builder.walk(flat(at, tensor.strides, tensor.offset))
+            assert place is not None, f"{value.name} has rows that are apart by strides"
+            found.append((zero, Operand(tensor.buffer, place[1], place[0])))
+        return found
 
     def _shared(self, body: Body) -> Body:
         """The body itself, or the equal one from before."""

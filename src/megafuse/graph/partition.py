@@ -24,10 +24,11 @@ from megafuse.graph.clean import has_effect
 from megafuse.graph.cluster import Cluster
 from megafuse.graph.clusters import Clusters
 from megafuse.graph.cost import MAX_PLACES, Device, moves, recomputes
-from megafuse.graph.ir import Extern, Graph, Number, Reduce, Result, Size, Value, axis
+from megafuse.graph.ir import Extern, Gather, Graph, Number, Reduce, Result, Size, Value, axis
 from megafuse.graph.kernels import Kernels
 from megafuse.graph.layouts import Layouts
 from megafuse.graph.numbers import number_of
+from megafuse.graph.padding import padded_in_place
 from megafuse.graph.plan import Address, Buffer, Call, Cut, Kernel, Plan, Tensor
 from megafuse.graph.reads import Cone, Read, Reads, is_memory
 from megafuse.graph.schedule import ordered
@@ -57,15 +58,18 @@ class _Partition:
         for reduction in stages.calls:
             storage.argument(reduction.operands[0])
         self.stored = storage.strides
+        self.padded = padded_in_place(self.values, self.stored) if device == "cuda" else {}
+        for value, padded in self.padded.items():
+            self.stored[value] = contiguous(padded.memory)
         self.expanded = storage.expanded
-        self.calls: set[Value] = set(stages.calls)
+        self.calls: set[Value] = {*stages.calls, *(p.whole for p in self.padded.values())}
         self.reads = Reads(self.values, set(self.stored), self.calls)
         self.clusters = Clusters(self.values, self.reads, self.stored, self.calls, set(stages.sums))
         self.layouts = Layouts(self.values)
         self._store_what_others_read()
         self.tensors: dict[Value, Tensor] = {}
         self.arguments = self._arguments()
-        self.kernels = Kernels(name, rounds, device, self.tensors)
+        self.kernels = Kernels(name, rounds, device, self.tensors, self.padded)
 
     # What is stored
 
@@ -129,7 +133,7 @@ class _Partition:
                 cost += below.cost
                 leaves |= below.leaves
                 reduces |= below.reduces
-                places += below.places
+                places += below.places - 1  # in its own place
         return Cone(cost, frozenset(leaves), reduces, places)
 
     # Memory
@@ -156,8 +160,13 @@ class _Partition:
             assert strides is not None, f"{value.name} has no layout that its kernel can write"
         if isinstance(value, Result):
             strides = value.strides
-        buffer = Buffer(value.dtype, value.shape, strides, name=value.name)
+        padded = self.padded.get(value)
+        shape = value.shape if padded is None else padded.memory
+        buffer = Buffer(value.dtype, shape, strides, name=value.name)
         made = self.tensors[value] = Tensor(buffer, value.shape, strides)
+        if padded is not None:
+            whole = padded.whole
+            self.tensors[whole] = Tensor(buffer, whole.shape, contiguous(whole.shape))
         return made
 
     def tensor(self, value: Value) -> Tensor:
@@ -222,6 +231,8 @@ class _Partition:
 
     def _call(self, members: list[Value]) -> list[Call]:
         value = members[0]
+        if isinstance(value, Gather):
+            return []  # its zeros are written where the rest is: self.padded
         if isinstance(value, Reduce):
             return library_call(value, self.tensor(value.source), self._allocate(value))
         assert isinstance(value, Extern)

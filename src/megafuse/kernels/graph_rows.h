@@ -8,7 +8,7 @@
 // read again for each, from the cache. The words are those of pointwise.h: dimension 0 is the row.
 //
 // A functor inherits Typed<scalars> and has
-//   steps                             how many
+//   steps                             how many; 0 where nothing is asked of a row
 //   held                              bits: the inputs that steps need, so that they are held
 //   Row                               what is known of a row
 //   RowField                          the type of all its numbers, or Nothing where they differ
@@ -138,6 +138,45 @@ struct Smallest {
   static MF_INLINE Lane joined(const Lane& a, const Lane& b) { return minimum(a, b); }
   static MF_INLINE T found(const Lane& lane) { return lane; }
 };
+
+// The sum of exp(x - m) over a row, m being its largest number, without a pass to find that first:
+// what was added up is scaled anew where a larger one comes. A vector at a time, so that each has
+// one such factor; `with` is for drivers that take this kind.
+template <class T>
+struct SoftmaxSum {
+  T value;
+  struct Lane {
+    T most, total;
+  };
+  static constexpr bool rounds = true;
+  static MF_INLINE Lane none() { return {least<T>(), T(0)}; }
+  static MF_INLINE Lane of(const SoftmaxSum& term, i64) {
+    return {term.value, exp(term.value - base(term.value))};
+  }
+  static MF_INLINE Lane joined(const Lane& a, const Lane& b) {
+    const T most = maximum(a.most, b.most), from = base(most);
+    return {most, a.total * exp(a.most - from) + b.total * exp(b.most - from)};
+  }
+  template <int N>
+  static MF_INLINE Lane with(const Lane& lane, const T (&x)[N]) {
+    T most = lane.most;
+    for (int v = 0; v < N; ++v) most = maximum(most, x[v]);
+    const T from = base(most);
+    T total = lane.total * exp(lane.most - from);
+    for (int v = 0; v < N; ++v) total += exp(x[v] - from);
+    return {most, total};
+  }
+  // Infinity less itself is NaN, as exp(x - m) is there.
+  static MF_INLINE T found(const Lane& lane) { return lane.total + (lane.most - lane.most); }
+
+ private:
+  // What exponents are relative to: as long as all are -inf, so that none is NaN, 0.
+  static MF_INLINE T base(T most) { return select(most == least<T>(), T(0), most); }
+};
+template <class R>
+constexpr bool takes_vectors = false;
+template <class T>
+constexpr bool takes_vectors<SoftmaxSum<T>> = true;
 
 // bool, in a word: comparisons of floats make masks of that width.
 template <class T>

@@ -88,10 +88,10 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
 
   // ---- a step
 
-  template <int S, int... I>
+  template <int S, class G, int... I>  // G is Fn, which may have no steps
   MF_DECLARED static auto terms_of(Indices<I...>)
-      -> decltype(some<const Fn&>().terms(Step<S>(), some<const Row&>(), some<const Kept&>(),
-                                          some<Given<I>>()...));
+      -> decltype(some<const G&>().terms(Step<S>(), some<const Row&>(), some<const Kept&>(),
+                                         some<Given<I>>()...));
   template <class Terms>
   struct LanesOf;
   template <class... R>
@@ -110,31 +110,60 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
     const Start& p;
     const Row& row;
     Found& found;
-    using Terms = decltype(terms_of<S>(AllValues()));
+    using Terms = decltype(terms_of<S, Fn>(AllValues()));
+    using All = typename MakeIndices<Terms::count>::type;
     template <class P>
     __device__ __forceinline__ void operator()(P& part, Index column, int) const {
       const auto values = all.values_of(p, column, part);
+      typename VectorsOf<Terms, P::size>::type vectors;
 #pragma unroll
       for (int v = 0; v < P::size; ++v) {
         const Kept kept = all.template kept_of<S>(part, v, row, values);
         const Terms terms = all.template terms_at<S>(row, kept, values, v, AllValues());
-        add(terms, i64(column) + v, typename MakeIndices<Terms::count>::type());
+        add(terms, i64(column) + v, vectors, v, All());
       }
+      add_vectors(vectors, All());
     }
-    template <int... T>
-    __device__ __forceinline__ void add(const Terms& terms, i64 column, Indices<T...>) const {
-      (fold_one(get<T>(found), get<T>(terms), column), ...);
+    template <class Vectors, int... T>
+    __device__ __forceinline__ void add(const Terms& terms, i64 column, Vectors& vectors, int v,
+                                        Indices<T...>) const {
+      (fold_one(get<T>(found), get<T>(terms), column, get<T>(vectors), v), ...);
     }
+    template <class Vectors, int... T>
+    __device__ __forceinline__ void add_vectors(const Vectors& vectors, Indices<T...>) const {
+      (fold_vector(get<T>(found), get<T>(vectors)), ...);
+    }
+  };
+  // The numbers of a vector that are folded at once (takes_vectors).
+  template <class R, int N>
+  struct VectorOf {};
+  template <class T, int N>
+  struct VectorOf<SoftmaxSum<T>, N> {
+    T item[N];
+  };
+  template <class Terms, int N>
+  struct VectorsOf;
+  template <class... R, int N>
+  struct VectorsOf<Tuple<R...>, N> {
+    using type = Tuple<VectorOf<R, N>...>;
   };
   template <int S, class Values, int... I>
   __device__ __forceinline__ auto terms_at(const Row& row, const Kept& kept, const Values& values,
                                            int v, Indices<I...>) const {
     return functor.terms(Step<S>(), row, kept, get<I>(values).item[v]...);
   }
-  template <class R>
-  __device__ __forceinline__ static void fold_one(typename R::Lane& lane, const R& term,
-                                                  i64 column) {
-    lane = R::joined(lane, R::of(term, column));
+  template <class R, int N>
+  __device__ __forceinline__ static void fold_one(typename R::Lane& lane, const R& term, i64 column,
+                                                  VectorOf<R, N>& vector, int v) {
+    if constexpr (takes_vectors<R>)
+      vector.item[v] = term.value;
+    else
+      lane = R::joined(lane, R::of(term, column));
+  }
+  template <class R, int N>
+  __device__ __forceinline__ static void fold_vector(typename R::Lane& lane,
+                                                     const VectorOf<R, N>& vector) {
+    if constexpr (takes_vectors<R>) lane = R::with(lane, vector.item);
   }
 
   // Over all threads of the row: shuffles in a warp, then every warp tells all others of its block,
@@ -202,7 +231,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
   template <int S>
   __device__ __forceinline__ void step(const Start& p, bool has_row, Row& row, Piece& piece) {
     if constexpr (S > 0) step<S - 1>(p, has_row, row, piece);
-    using Terms = decltype(terms_of<S>(AllValues()));
+    using Terms = decltype(terms_of<S, Fn>(AllValues()));
     using All = typename MakeIndices<Terms::count>::type;
     auto found = LanesOf<Terms>::none();
     this->for_each_part(piece, has_row, Fold<S, decltype(found)>{*this, p, row, found});
@@ -357,7 +386,7 @@ struct GraphRowsCuda : GraphPieces<K, kVector, Cut, Index> {
       if constexpr (Cut::cluster > 1)
         if (is_first) wait_for_cluster();
       Row row{};
-      step<Fn::steps - 1>(p, has_row, row, piece);
+      if constexpr (Fn::steps > 0) step<Fn::steps - 1>(p, has_row, row, piece);
       if constexpr (any_whole(AllOutputs()))
         this->for_each_part(piece, has_row, Finish{*this, p, row});
       if constexpr (any_once(AllOutputs()))

@@ -270,6 +270,14 @@ struct PointwiseCuda {
     if constexpr (sizeof(V) % 16 == 0 && !is_index(Op::walk))
       if (p.left >= N && apart == 1) return read_unaligned<V>(base + p.offset[operand]);
     V loaded;
+    if constexpr (!is_index(Op::walk)) {
+      if (p.left >= N && apart == 0) {
+        const T same = read_once(base + p.offset[operand]);
+#pragma unroll
+        for (int v = 0; v < N; ++v) loaded.item[v] = same;
+        return loaded;
+      }
+    }
 #pragma unroll
     for (int v = 0; v < N; ++v) {
       const Index offset =

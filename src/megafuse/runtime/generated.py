@@ -67,11 +67,13 @@ def cuda_launch(body: Body, walks: tuple[str, ...], row: GpuRow) -> RowLaunch | 
     phases = Phases(body)
     read = walks[len(walks) - len(body.inputs) :]
     inputs = tuple(Operand(dtype, walk) for dtype, walk in zip(body.inputs, read, strict=True))
+    sums = sum(walk in SUMMED for walk in walks)
     return row_launch(
         inputs,
         phases.held,
         phases.kept_bytes,
         row,
-        sums=sum(walk in SUMMED for walk in walks),
+        sums=sums,
         fetches=any(isinstance(term, Fetched) and term.run is None for term in phases.order),
+        passes=phases.steps + bool(body.outputs),
     )
