@@ -32,6 +32,31 @@ def test_a_dimension_turned_back_has_no_stride() -> None:
     assert calls(plan) == ["aten::convolution", "aten::cumsum"]
 
 
+def test_heads_that_are_joined_are_written_once() -> None:
+    """Two products take them joined, and the transpose of that: both are views of what one kernel
+    writes, with its dimensions in their order."""
+
+    def joined(x: Tensor, weight: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        rows = torch.tanh(x).transpose(1, 2).flatten(2).flatten(0, 1)
+        return rows @ weight, rows.t() @ tokens
+
+    x, weight, tokens = torch.randn(3, 4, 5, 8), torch.randn(32, 7), torch.randn(15, 6)
+    plan = check(joined, x, weight, tokens)
+    assert len(plan.kernels) == 1
+    (written,) = plan.kernels[0].writes
+    assert [int(size == 1) for size in written.strides] == [0, 0, 0, 1]
+
+
+def test_sums_of_groups_are_written_joined() -> None:
+    def joined(x: Tensor, weight: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        groups = x.unflatten(1, (2, 2)).sum(2)
+        rows = groups.transpose(1, 2).flatten(2).flatten(0, 1)
+        return rows @ weight, rows.t() @ tokens
+
+    x, weight, tokens = torch.randn(3, 4, 5, 8), torch.randn(16, 7), torch.randn(15, 6)
+    assert len(check(joined, x, weight, tokens).kernels) == 1
+
+
 def test_the_sign_of_a_product_of_sizes() -> None:
     n, h, k = sympy.symbols("n h k", integer=True, positive=True)
     size = h - k + 1
