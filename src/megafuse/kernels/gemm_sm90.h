@@ -194,6 +194,7 @@ __device__ __forceinline__ u32 pair<half>(float low, float high) {
 struct GemmSize {
   int m, n, k;
   int column_tiles;  // tiles of N that are worked on side by side, so that both operands stay in L2
+  u8 *out, *pre;  // where rows begin anywhere, which the copy engine cannot write; n numbers each
 };
 
 // kColumns, those of a tile of 128 rows:
@@ -204,7 +205,9 @@ struct GemmSize {
 //
 // What binds is shared memory, which has 128 bytes a cycle: the tensor cores read 80 (256) or 96
 // (128), and tiles come in at 48 or 64.
-template <class T, class Epilogue, int kColumns>
+//
+// kAnywhere: the result's rows are no whole 16 bytes, such as those of a vocabulary's head.
+template <class T, class Epilogue, int kColumns, bool kAnywhere = false>
 struct GemmSm90 {
   static constexpr bool kTogether = kColumns == 256;
   static constexpr int kTileM = 128, kTileN = kColumns, kTileK = 64, kCluster = 2;
@@ -360,7 +363,10 @@ struct GemmSm90 {
 #pragma unroll
     for (int j = 0; j < kLeaving / 8; ++j) {
       const int c = at.column + lane % 4 * 2 + j * 8;
-      beside.columns[j] = c < size.n ? epilogue.load_columns(c) : 0;
+      if (kAnywhere && c == size.n - 1)
+        beside.columns[j] = epilogue.load_last_column(c);
+      else
+        beside.columns[j] = c < size.n ? epilogue.load_columns(c) : 0;
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         beside.rows[j][h] = c < size.n && row + h * 8 < size.m ? epilogue.load(row + h * 8, c) : 0;
@@ -372,11 +378,12 @@ struct GemmSm90 {
   // 16 bytes a thread took 1.6 us a tile, since all blocks come to this point at once. The engine
   // undoes the swizzle that keeps threads off each other's banks, and leaves out what lies outside.
   __device__ __forceinline__ void leave(const u32 (&pairs)[kLeaving / 8][2], const TensorMap& map,
-                                        Tile at, int group) {
+                                        u8* anywhere, Tile at, int group) {
     const int lane = threadIdx.x % 32;
     if (++room == kRooms) room = 0;
     u8* const leaving = shared.leaving[room][group * 4 + threadIdx.x / 32 % 4];
-    if (lane == 0) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kRooms - 1) : "memory");
+    if (!kAnywhere && lane == 0)
+      asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kRooms - 1) : "memory");
     __syncwarp();
     const int to = lane % 16, piece = lane / 16;
 #pragma unroll
@@ -386,6 +393,11 @@ struct GemmSm90 {
                    "r"(pairs[j][0]), "r"(pairs[j][1]), "r"(pairs[j + 1][0]), "r"(pairs[j + 1][1])
                    : "memory");
     }
+    if constexpr (kAnywhere) {
+      __syncwarp();
+      store(leaving, anywhere, at);
+      return;
+    }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncwarp();
     if (lane == 0)
@@ -394,6 +406,51 @@ struct GemmSm90 {
           "cp.async.bulk.commit_group;" ::"l"(&map),
           "r"(at.column), "r"(at.row), "r"(shared_address(leaving))
           : "memory");
+  }
+
+  // The same by the warp itself, four rows at a time: a lane has 16 bytes that lie at an aligned
+  // address, from two of the row's pieces, and one of the eight numbers at its ends.
+  __device__ __forceinline__ void store(const u8* leaving, u8* to, Tile at) const {
+    const int lane = threadIdx.x % 32, mine = lane % 8;
+    if (size.n - at.column < kLeaving) return store_one_by_one(leaving, to, at);
+#pragma unroll
+    for (int first = 0; first < 16; first += 4) {
+      const int row = first + lane / 8;
+      if (at.row + row >= size.m) continue;
+      u16* const out = reinterpret_cast<u16*>(to) + i64(at.row + row) * size.n + at.column;
+      const u32 before = u32(16 - (reinterpret_cast<u64>(out) & 15)) & 15;  // bytes
+      const int head = int(before / 2);
+      const uint4 low = *reinterpret_cast<const uint4*>(leaving + place(row, mine * 8));
+      const uint4 high =
+          *reinterpret_cast<const uint4*>(leaving + place(row, mine < 7 ? mine * 8 + 8 : 56));
+      u32 word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+      for (int i = 0; i < 6; ++i) word[i] = before & 8 ? word[i + 2] : word[i];
+#pragma unroll
+      for (int i = 0; i < 5; ++i) word[i] = before & 4 ? word[i + 1] : word[i];
+      const u32 bits = (before & 2) * 8;
+      const uint4 whole = make_uint4(
+          __funnelshift_r(word[0], word[1], bits), __funnelshift_r(word[1], word[2], bits),
+          __funnelshift_r(word[2], word[3], bits), __funnelshift_r(word[3], word[4], bits));
+      if (head == 0 || mine < 7) *reinterpret_cast<uint4*>(out + head + mine * 8) = whole;
+      if (head != 0) {
+        const int end = mine < head ? mine : 56 + mine;
+        out[end] = *reinterpret_cast<const u16*>(leaving + place(row, end));
+      }
+    }
+  }
+  // Where a number of a part lies, as the swizzle has it.
+  __device__ __forceinline__ static int place(int row, int column) {
+    return row * 128 + ((column / 8) ^ (row % 8)) * 16 + column % 8 * 2;
+  }
+  // The last columns.
+  __device__ __forceinline__ void store_one_by_one(const u8* leaving, u8* to, Tile at) const {
+    const int columns = size.n - at.column, rows = ::min(size.m - at.row, 16);
+    for (int row = 0; row < rows; ++row) {
+      u16* const out = reinterpret_cast<u16*>(to) + i64(at.row + row) * size.n + at.column;
+      for (int column = threadIdx.x % 32; column < columns; column += 32)
+        out[column] = *reinterpret_cast<const u16*>(leaving + place(row, column));
+    }
   }
 
   __device__ __forceinline__ void finish(const Epilogue& epilogue,
@@ -416,8 +473,8 @@ struct GemmSm90 {
           if constexpr (Epilogue::pre_too) more[j][h] = pair<T>(pre[0], pre[1]);
         }
       }
-      if constexpr (Epilogue::pre_too) leave(more, pre_map, at, group);
-      leave(pairs, out_map, at, group);
+      if constexpr (Epilogue::pre_too) leave(more, pre_map, size.pre, at, group);
+      leave(pairs, out_map, size.out, at, group);
     }
   }
 
@@ -454,6 +511,10 @@ struct LinearEpilogue {
 
   __device__ __forceinline__ u32 load_columns(int column) const {
     return kBias ? *reinterpret_cast<const u32*>(bias + column) : 0;
+  }
+  // The last of an odd number.
+  __device__ __forceinline__ u32 load_last_column(int column) const {
+    return kBias ? *reinterpret_cast<const u16*>(bias + column) : 0;
   }
   __device__ __forceinline__ u32 load(int row, int column) const {
     return kResidual ? *reinterpret_cast<const u32*>(residual + row * residual_stride + column) : 0;

@@ -26,7 +26,8 @@ _THREADS = 384
 class Gemm:
     """One kernel: act(A B + bias) + residual, and A B + bias too where `pre`.
 
-    `columns` are those of a tile: 256 have both warpgroups of a block at work, 128 one.
+    `columns` are those of a tile: 256 have both warpgroups of a block at work, 128 one. `anywhere`:
+    the result's rows are no whole 16 bytes.
     """
 
     dtype: str
@@ -35,6 +36,7 @@ class Gemm:
     bias: bool = False
     residual: bool = False
     pre: bool = False
+    anywhere: bool = False
 
     @property
     def label(self) -> str:
@@ -50,7 +52,7 @@ class Gemm:
     def source(self) -> str:
         maps = ", ".join(f"const __grid_constant__ mf::TensorMap {m}" for m in ("a", "b"))
         more = ", ".join(f"const __grid_constant__ mf::TensorMap {m}" for m in ("out", "pre"))
-        kind = f"{STORAGE[self.dtype]}, Epilogue, {self.columns}"
+        kind = f"{STORAGE[self.dtype]}, Epilogue, {self.columns}, {_word(self.anywhere)}"
         return (
             f'#include "gemm_sm90.h"\n\nusing Epilogue = {self.epilogue};\n'
             f"using Gemm = mf::GemmSm90<{kind}>;\n"
@@ -67,10 +69,10 @@ class Gemm:
 
 
 def kernel(
-    dtype: str, act: str, columns: int, bias: bool, residual: bool, pre: bool
+    dtype: str, act: str, columns: int, bias: bool, residual: bool, pre: bool, anywhere: bool
 ) -> build.CudaKernel:
     """What runtime/host/programs/sm90.h asks for."""
-    gemm = Gemm(dtype, act, columns, bias, residual, pre)
+    gemm = Gemm(dtype, act, columns, bias, residual, pre, anywhere)
     cubin = build.shipped_cuda(gemm.source, ARCH, gemm.label)
     return build.cuda_kernel(cubin, SYMBOL, _THREADS, shared=_SHARED[columns])
 
@@ -84,6 +86,7 @@ def catalog() -> Iterator[Gemm]:
                 yield Gemm(dtype, act, columns, residual=True)
             if "gelu" in act:
                 yield Gemm(dtype, act, columns, bias=True, pre=True)
+        yield Gemm(dtype, "none", columns, bias=True, anywhere=True)
 
 
 def _word(flag: bool) -> str:

@@ -13,7 +13,7 @@ namespace megafuse {
 // Sizes that are no whole 16 bytes keep a library from its fast kernels: GPT-2's head has 50257
 // columns, and its product for 8192 rows in bfloat16 takes 6.7 ms on an H200, padded to 50264
 // columns 1.4 with the copies. So large ones are padded with zeros, and the result's padding is
-// dropped.
+// dropped; but for those of our own GEMM, whose results may be so (sm90.h).
 struct PaddedProduct {
   int64_t m, n, k;  // to be added
 
@@ -65,13 +65,16 @@ inline std::tuple<at::Tensor, at::Tensor> product(const at::Tensor& a, const at:
   call.act = act == "" ? Act::kNone : act_named(act);
   call.want_pre = call.from_pre = keep;
   const PaddedProduct padding = PaddedProduct::of(call.x, call.weight.t());
+  std::optional<LinearResult> result;
   if (padding.any()) {
+    if ((result = sm90_linear(call)))
+      return {result->out, keep ? result->pre : at::empty({0}, result->out.options())};
     call.weight = padding.right(call.weight.t()).t();
     call.x = padding.left(call.x), call.bias = padding.beside(call.bias);
   }
-  const LinearResult result = linear(call);
-  return {padding.wanted(result.out),
-          keep ? padding.wanted(result.pre) : at::empty({0}, result.out.options())};
+  result = linear(call);
+  return {padding.wanted(result->out),
+          keep ? padding.wanted(result->pre) : at::empty({0}, result->out.options())};
 }
 
 inline void register_product() {

@@ -39,14 +39,15 @@ struct Sm90Gemm {
   Act act;
   int columns;  // of a tile: 256, or 128 where the warpgroups of a block take turns
   bool bias = false, residual = false, pre = false;
+  bool anywhere = false;  // the result's rows are no whole 16 bytes
 
   Compiled find(c10::Device device) const {
     Key key(Kind::kGemmSm90, device);
-    for (int part : {int(dtype), int(act), columns / 8, bias | residual << 1 | pre << 2})
-      key.put(part);
+    const int flags = bias | residual << 1 | pre << 2 | anywhere << 3;
+    for (int part : {int(dtype), int(act), columns / 8, flags}) key.put(part);
     return KernelTable::get().find(key, device, [&] {
-      return Py_BuildValue("(ssiOOO)", c10::toString(dtype), act_choice().values[int(act)].c_str(),
-                           columns, flag(bias), flag(residual), flag(pre));
+      return Py_BuildValue("(ssiOOOO)", c10::toString(dtype), act_choice().values[int(act)].c_str(),
+                           columns, flag(bias), flag(residual), flag(pre), flag(anywhere));
     });
   }
 };
@@ -87,8 +88,10 @@ struct Sm90Shape {
     return double(m) * double(n) / (double(depth(columns, multiprocessors)) * at_once);
   }
   bool fits() const {
-    return m > 0 && n % 8 == 0 && k % 8 == 0 && k > 0 && std::max({m, n, k}) < (1 << 30);
+    return m > 0 && n > 0 && k % 8 == 0 && k > 0 && std::max({m, n, k}) < (1 << 30);
   }
+  // Whether the result's rows are no whole 16 bytes: no library has a fast kernel for these.
+  bool anywhere() const { return n % 8 != 0; }
 };
 
 // The arguments of an epilogue, as its struct in the kernel has them.
@@ -108,10 +111,15 @@ inline void launch_sm90(const Sm90Gemm& gemm, const Sm90Shape& shape, const at::
   constexpr uint32_t kRowsPerWarp = 16;
   TensorMap a_map(a, Sm90Shape::kTileM);
   TensorMap b_map(b, uint32_t(across / Sm90Shape::kCluster));
-  TensorMap out_map(out, kRowsPerWarp), pre_map(pre.defined() ? pre : out, kRowsPerWarp);
+  // Where rows begin anywhere, nobody reads these two.
+  const at::Tensor& mapped = gemm.anywhere ? a : out;
+  TensorMap out_map(mapped, kRowsPerWarp);
+  TensorMap pre_map(pre.defined() && !gemm.anywhere ? pre : mapped, kRowsPerWarp);
   struct {
     int m, n, k, column_tiles;
-  } size{int(shape.m), int(shape.n), int(shape.k), 0};
+    void *out, *pre;
+  } size{int(shape.m), int(shape.n), int(shape.k), 0, out.mutable_data_ptr(), nullptr};
+  if (pre.defined()) size.pre = pre.mutable_data_ptr();
   constexpr int64_t kSideBySide = 4096;  // columns
   size.column_tiles = int(std::min(shape.column_tiles(gemm.columns), kSideBySide / across));
   void* params[] = {&a_map, &b_map, &out_map, &pre_map, &size, &beside};
@@ -135,21 +143,22 @@ inline std::optional<LinearResult> sm90_linear(const LinearCall& call) {
   const int multiprocessors = hopper_multiprocessors(call.x.device());
   const Sm90Shape shape{call.x.size(0), call.weight.size(0), call.x.size(1)};
   const bool gelu = call.act == Act::kGelu || call.act == Act::kGeluTanh;
-  const bool plain = call.act == Act::kNone;
+  const bool plain = call.act == Act::kNone, anywhere = shape.anywhere();
   // cuBLAS adds a residual as fast, and is as fast where the epilogue is short beside the product.
-  if (!multiprocessors || !shape.fits() || (!gelu && shape.k >= kLongProduct) ||
-      (plain && call.residual.defined()) || (!gelu && call.want_pre))
+  const bool ours = gelu || anywhere;
+  if (!multiprocessors || !shape.fits() || (!ours && shape.k >= kLongProduct) ||
+      (plain && call.residual.defined()) || (!ours && call.want_pre))
     return std::nullopt;
   const int columns = shape.k < kLongProduct ? 128 : 256;
-  if (shape.efficiency(columns, multiprocessors) < (gelu ? 0.7 : 0.9)) return std::nullopt;
+  if (shape.efficiency(columns, multiprocessors) < (ours ? 0.7 : 0.9)) return std::nullopt;
   if (!TensorMap::takes(call.x) || !TensorMap::takes(call.weight) ||
       (call.bias.defined() && !is_even(call.bias)) ||
       (call.residual.defined() && !is_even(call.residual)))
     return std::nullopt;
   LinearResult result{new_matrix(shape.m, shape.n, call.x), {}};
   if (call.want_pre) result.pre = new_matrix(shape.m, shape.n, call.x);
-  const Sm90Gemm gemm{call.x.scalar_type(),    call.act,     columns, call.bias.defined(),
-                      call.residual.defined(), call.want_pre};
+  const Sm90Gemm gemm{call.x.scalar_type(),    call.act,      columns, call.bias.defined(),
+                      call.residual.defined(), call.want_pre, anywhere};
   Sm90Beside beside;
   if (call.bias.defined()) beside.bias = call.bias.const_data_ptr();
   if (call.residual.defined())
