@@ -45,7 +45,8 @@ struct SplitHalves : RowFunctor<F, 1, 1, 1>, Scalars<0> {
     total[0] = most;
   }
   MF_INLINE Total merged(const Total& a, const Total& b) const { return {larger(a[0], b[0])}; }
-  MF_INLINE Row row(const Total& total, const Total&, F) const {
+  MF_INLINE Row row(const Total& total, const Total&, F) const { return row(total); }
+  static MF_INLINE Row row(const Total& total) {
     const F most = total[0];
     if (!(most < infinity<F>())) return {F(0), most - most};
     const F up = most > F(0) ? F(14) - exponent_of(most) : F(0);

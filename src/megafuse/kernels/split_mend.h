@@ -11,6 +11,7 @@ struct Mend {
   float* product;  // [m, n]
   const float *a, *b;
   i64 a_stride, b_stride;  // from row to row
+  i64 a_step, b_step;      // and along a row
   const float *a_exponent, *b_exponent;
   i64 m, n, k;
   i64 product_stride;
@@ -21,7 +22,7 @@ struct Mend {
     // In double, where finite products cannot overflow: what is found is exact.
     double sum = 0;
     for (i64 i = 0; i < k; ++i)
-      sum += double(a[row * a_stride + i]) * double(b[column * b_stride + i]);
+      sum += double(a[row * a_stride + i * a_step]) * double(b[column * b_stride + i * b_step]);
     product[row * product_stride + column] = float(sum);
   }
 

@@ -52,7 +52,8 @@ def jobs() -> Iterator[Job]:
         source = render.source(build.PASSES[variant.op], variant)
         name = f"{variant.label} {variant.row_vectors}"
         yield Job(name, variant.op, source, variant.contracts)
-    yield Job("split mend", "split_mend", render.worker("split_mend")[0])
+    for worker in ("split_mend", "split_most", "split_columns"):
+        yield Job(worker.replace("_", " "), worker, render.worker(worker)[0])
     for gemm in gemm_sm90.catalog():
         name = f"{gemm.epilogue}, {gemm.columns} columns"
         yield Job(name, "gemm_sm90", gemm.source, arch=gemm_sm90.ARCH)

@@ -23,28 +23,28 @@ namespace megafuse {
 
 struct SplitShape {
   int64_t m, n, k;
-  int64_t copied = 0;  // elements of operands that do not lie by rows, and are copied so first
+  int64_t by_columns = 0;  // elements of operands that lie so: they are read twice
 
   // a·bᵀ
   static SplitShape of(const at::Tensor& a, const at::Tensor& b) {
-    auto copied = [](const at::Tensor& t) { return t.stride(1) == 1 ? 0 : t.numel(); };
-    return {a.size(0), b.size(0), a.size(1), copied(a) + copied(b)};
+    auto by_columns = [](const at::Tensor& t) { return t.stride(1) == 1 ? 0 : t.numel(); };
+    return {a.size(0), b.size(0), a.size(1), by_columns(a) + by_columns(b)};
   }
 
   // Whether it takes less time than float32's own product, by an estimate of both. The unit is a
   // multiply-add of the latter, of which an H200 does 20e12 a second (half to nine tenths of its
-  // peak, by the size). In that time tensor cores do 14.5, memory moves a fifth of a byte, or a
-  // twentieth where a copy turns rows into columns; and a launch takes the host 7 us. So a deep
-  // product of few results, of which every piece is a launch, is left to float32: with the
-  // gradients of its weights ffn of 45121 x 1049 -> 131 took 3.7 ms, and takes 2.4.
+  // peak, by the size). In that time tensor cores do 14.5, memory moves a fifth of a byte; and a
+  // launch takes the host 7 us. So a deep product of few results, of which every piece is a launch,
+  // is left to float32: with the gradients of its weights ffn of 45121 x 1049 -> 131 took 3.7 ms,
+  // and takes 2.4.
   bool pays() const {
-    constexpr double kFaster = 14.5, kByte = 5, kTurnedByte = 20, kLaunch = 140e6;
+    constexpr double kFaster = 14.5, kByte = 5, kLaunch = 140e6;
     constexpr int64_t kLeast = 128, kLeastWork = int64_t(1) << 29;
     if (std::min({m, n, k}) < kLeast || m * n * k < kLeastWork) return false;
     const double work = double(m) * n * k, results = double(m) * n;
     const double mixed = 2 * work / kFaster + 4 * results * kByte;
     const double piece = work / pieces() / kFaster + 8 * results * kByte;
-    const double passes = 8 * (double(m + n) * k + results) * kByte + 8 * copied * kTurnedByte;
+    const double passes = (8 * (double(m + n) * k + results) + 4 * by_columns) * kByte;
     return std::max(mixed, kLaunch) + pieces() * std::max(piece, kLaunch) + passes + 4 * kLaunch <
            work;
   }
@@ -66,11 +66,21 @@ struct SplitShape {
 constexpr int64_t whole_halves(int64_t size) { return (size + 7) / 8 * 8; }
 
 struct Halves {
-  at::Tensor source;     // [rows, k] float32, rows contiguous
-  at::Tensor both;       // [rows, 2 k] float16, rounded up: columns that are more are zero
-  at::Tensor high;       // a view of it
+  at::Tensor source;  // [rows, k] float32
+  at::Tensor both;    // [rows, 2 k] float16, as the source lies; both rounded up, by zeros along k
+  at::Tensor high;    // a view of it
   at::Tensor exponents;  // [rows]
 };
+
+// A kernel of split_mend.h, split_most.h or split_columns.h.
+enum class Splitting : int { kMend, kMost, kColumns };
+inline Compiled splitting_kernel(Splitting which, c10::Device device) {
+  static const char* const names[] = {"split_mend", "split_most", "split_columns"};
+  Key key(Kind::kWorker, device);
+  key.put(int(which));
+  return KernelTable::get().find(key, device,
+                                 [&] { return Py_BuildValue("(s)", names[int(which)]); });
+}
 
 // Zeroes columns from `first` on, in the first `rows` rows. Of few rows by one call of the
 // driver's, since at::zero_ of a view takes four times as long on the host, and a small product
@@ -91,11 +101,12 @@ inline void zero_columns(const at::Tensor& halves, int64_t first, int64_t rows) 
       "cuMemsetD2D16Async");
 }
 
-// `matrix` split row by row; low half first, or last, so that the mixed products are one GEMM.
+// `matrix`, whose rows are contiguous, split row by row; low half first, or last, so that the mixed
+// products are one GEMM.
 inline Halves split_rows(const at::Tensor& matrix, bool low_first) {
   static const Functor* const split_halves = new Functor("split_halves");
   Halves halves;
-  halves.source = matrix.stride(1) == 1 ? matrix : matrix.contiguous();
+  halves.source = matrix;
   const int64_t rows = matrix.size(0), k = matrix.size(1);
   // The left one's rows are those of the result, of which any number will do. The right one's
   // become its columns: what the added ones hold does not matter, nobody reads theirs.
@@ -114,10 +125,59 @@ inline Halves split_rows(const at::Tensor& matrix, bool low_first) {
   return halves;
 }
 
-// The kernel of split_mend.h.
-inline Compiled mend_kernel(c10::Device device) {
-  return KernelTable::get().find(Key(Kind::kWorker, device), device,
-                                 [] { return Py_BuildValue("(s)", "split_mend"); });
+// The same of a matrix whose columns are contiguous: a first pass finds the scale of each row. (As
+// a copy that turns it, and the above, a product of GPT-2's float32 training took 85 us more.)
+inline Halves split_columns(const at::Tensor& matrix, bool low_first) {
+  Halves halves;
+  halves.source = matrix;
+  const c10::Device device = matrix.device();
+  const int64_t rows = matrix.size(0), k = matrix.size(1);
+  const int64_t width = whole_halves(rows), all_k = whole_halves(k);
+  const at::Tensor both = allocate({2 * all_k, width}, {}, at::kHalf, device);
+  const int64_t high_at = low_first ? all_k : 0;
+  const at::Tensor low = both.narrow(0, all_k - high_at, all_k),
+                   high = both.narrow(0, high_at, all_k);
+  if (all_k > k) low.narrow(0, k, all_k - k).zero_(), high.narrow(0, k, all_k - k).zero_();
+  halves.both = both.t(), halves.high = high.t();
+  halves.exponents = allocate({rows}, {}, at::kFloat, device);
+  const at::Tensor most = allocate({rows}, {}, at::kInt, device);
+  most.zero_();
+  struct {
+    const void* x;
+    void* most;
+    int64_t stride, k, columns, rows;
+  } find{matrix.const_data_ptr(), most.mutable_data_ptr(), matrix.stride(1), k, rows, 0};
+  struct {
+    const void *x, *most;
+    void *low, *high, *exponents;
+    int64_t stride, width, k, columns, rows;
+  } split{matrix.const_data_ptr(),
+          most.const_data_ptr(),
+          low.mutable_data_ptr(),
+          high.mutable_data_ptr(),
+          halves.exponents.mutable_data_ptr(),
+          matrix.stride(1),
+          width,
+          k,
+          rows,
+          0};
+  // Blocks have 256 columns, and as many rows as leave eight of them for each processor.
+  constexpr int64_t kColumns = 256, kBlocks = 8, kLeastRows = 32;
+  const int64_t across = (rows + kColumns - 1) / kColumns;
+  const int64_t down = std::max<int64_t>(kBlocks * multiprocessors(device.index()) / across, 1);
+  find.rows = split.rows = std::max((k + down - 1) / down, kLeastRows);
+  const auto blocks = unsigned((k + find.rows - 1) / find.rows);
+  CudaScope scope(device);
+  launch_cuda(splitting_kernel(Splitting::kMost, device), device, unsigned(across), blocks, &find);
+  launch_cuda(splitting_kernel(Splitting::kColumns, device), device, unsigned(across), blocks,
+              &split);
+  return halves;
+}
+
+inline Halves split_matrix(const at::Tensor& matrix, bool low_first) {
+  if (matrix.stride(1) == 1) return split_rows(matrix, low_first);
+  if (matrix.stride(0) == 1) return split_columns(matrix, low_first);
+  return split_rows(matrix.contiguous(), low_first);
 }
 
 // Rows with Inf or NaN (kernels/split_mend.h).
@@ -125,7 +185,7 @@ inline void mend_product(const at::Tensor& product, const Halves& a, const Halve
   struct {
     void* product;
     const void *a, *b;
-    int64_t a_stride, b_stride;
+    int64_t a_stride, b_stride, a_step, b_step;
     const void *a_exponent, *b_exponent;
     int64_t m, n, k, product_stride;
   } mend{product.mutable_data_ptr(),
@@ -133,6 +193,8 @@ inline void mend_product(const at::Tensor& product, const Halves& a, const Halve
          b.source.const_data_ptr(),
          a.source.stride(0),
          b.source.stride(0),
+         a.source.stride(1),
+         b.source.stride(1),
          a.exponents.const_data_ptr(),
          b.exponents.const_data_ptr(),
          product.size(0),
@@ -141,7 +203,7 @@ inline void mend_product(const at::Tensor& product, const Halves& a, const Halve
          product.stride(0)};
   const c10::Device device = product.device();
   CudaScope scope(device);
-  const Compiled kernel = mend_kernel(device);
+  const Compiled kernel = splitting_kernel(Splitting::kMend, device);
   const unsigned blocks = unsigned((mend.m + mend.n + kernel.block - 1) / kernel.block);
   launch_cuda(kernel, device, blocks, 1, &mend);
 }
@@ -164,7 +226,7 @@ inline at::Tensor split_product(const Halves& a, const Halves& b) {
                    {}}))
       return {};
   }
-  const at::Tensor product = all.narrow(1, 0, b.source.size(0));
+  const at::Tensor product = all.narrow(0, 0, a.source.size(0)).narrow(1, 0, b.source.size(0));
   mend_product(product, a, b);
   return product;
 }
@@ -189,11 +251,12 @@ inline bool splits(const at::Tensor& a, const at::Tensor& b) {
 
 inline std::optional<LinearResult> split_linear(const LinearCall& call) {
   if (!splits(call.x, call.weight)) return std::nullopt;
-  const Halves x = split_rows(call.x, true), weight = split_rows(call.weight, false);
+  const Halves x = split_matrix(call.x, true), weight = split_matrix(call.weight, false);
   const at::Tensor product = split_product(x, weight);
   if (!product.defined()) return std::nullopt;
   auto result_like = [&] { return new_matrix(product.size(0), product.size(1), product); };
-  LinearResult result{product.is_contiguous() ? product : result_like(), {}};
+  const bool is_whole = product.sizes() == at::IntArrayRef({x.both.size(0), weight.both.size(0)});
+  LinearResult result{is_whole ? product : result_like(), {}};
   if (call.want_pre) result.pre = result_like();
   finish_split(product, x, weight, call.bias, call.act, call.residual, result.out, result.pre);
   return result;
@@ -203,7 +266,7 @@ inline std::optional<LinearResult> split_linear(const LinearCall& call) {
 inline bool split_multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
                            bool add) {
   if (!a.is_cuda() || !out.is_contiguous() || !splits(a, b.t())) return false;
-  const Halves rows = split_rows(a, true), columns = split_rows(b.t(), false);
+  const Halves rows = split_matrix(a, true), columns = split_matrix(b.t(), false);
   const at::Tensor product = split_product(rows, columns);
   if (!product.defined()) return false;
   finish_split(product, rows, columns, {}, Act::kNone, add ? out : at::Tensor(), out, {});
