@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import megafuse as mf
 from megafuse.compiler import attend
+from megafuse.compiler.backend import backend
 from megafuse.graph import proof
 from megafuse.graph.ir import Value
 
@@ -35,6 +36,47 @@ class Attends(nn.Module):
             k, v = k[:, :2], v[:, :2]
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **self.how)
         return out.transpose(1, 2).flatten(2)
+
+
+REPEATS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "transformers": lambda k, n: (
+        k[:, :, None, :, :]
+        .expand(k.shape[0], k.shape[1], n, k.shape[2], k.shape[3])
+        .reshape(k.shape[0], k.shape[1] * n, k.shape[2], k.shape[3])
+    ),
+    "unsqueeze": lambda k, n: k.unsqueeze(2).expand(-1, -1, n, -1, -1).flatten(1, 2),
+    "interleave": lambda k, n: k.repeat_interleave(n, dim=1),
+    "function": lambda k, n: torch.repeat_interleave(k, n, 1),
+    "in turn": lambda k, n: k.repeat(1, n, 1, 1),  # head h is k's head h % groups
+}
+
+
+@pytest.mark.parametrize("spelling", REPEATS)
+@pytest.mark.parametrize("dropout", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_keys_that_groups_share_are_not_repeated(
+    spelling: str, dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def noted(q: Tensor, k: Tensor, *rest: Any, **more: Any) -> Tensor:
+        seen.append(k.shape[1])
+        return attention(q, k, *rest, **more)
+
+    attention = attend.attention
+    monkeypatch.setattr(attend, "attention", noted)
+
+    def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        k, v = (REPEATS[spelling](t, 3) for t in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, None, dropout, True)
+
+    given = [torch.randn(2, heads, 5, 8, requires_grad=True) for heads in (6, 2, 2)]
+    expected = grouped(*given)
+    wanted = torch.autograd.grad(expected.square().sum(), given)
+    out = torch.compile(grouped, backend=backend)(*given)
+    torch.testing.assert_close(out, expected)
+    found = torch.autograd.grad(out.square().sum(), given)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert set(seen) == (set() if dropout else {6} if spelling == "in turn" else {2})
 
 
 @pytest.mark.parametrize(
