@@ -9,6 +9,8 @@ schedule.py     the order in which they run
 rows.py         the domain of one that reduces
 sums.py         which sums a kernel can have beside its results
 here            what else is stored, and the steps
+padding.py      rows that get zeros behind their last element
+kernels.py      a cluster as a kernel; by_rows.py: which go row by row with nothing to reduce
 body_builder.py a cluster's values as a Body over operands
 """
 
