@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from megafuse.graph.affine import contiguous
 from megafuse.graph.coordinates import identity, same
-from megafuse.graph.ir import Extern, Gather, Size, Value
+from megafuse.graph.ir import Extern, Gather, Reduce, Size, Value
 from megafuse.graph.reads import is_memory
 from megafuse.graph.storage import Strides, base_of, is_free, view_strides
 
@@ -35,7 +35,7 @@ def padded_in_place(
         if not isinstance(value, Gather) or stored.get(value) is not None:
             continue
         x, at = base_of(value.source)
-        made_by_kernel = not (is_memory(x) or is_free(x) or isinstance(x, Extern))
+        made_by_kernel = not (is_memory(x) or is_free(x) or isinstance(x, (Extern, Reduce)))
         if not made_by_kernel or stored.get(x) is not None or not zeros_behind(value):
             continue
         if not x.shape or not same(x.shape[-1], value.source.shape[-1]):

@@ -96,11 +96,11 @@ def _index(seen: Place, dim: int, domain: tuple[Size, ...]) -> Place | None:
         return None
     a, b = (_below(each, domain) for each in _inputs(seen, domain))
     for place, index in ((a, b), (b, a)):
-        is_coordinate = isinstance(place.value, Coordinate) and place.at[place.value.dim] == axis(
-            dim
-        )
+        column, at = place
+        if not isinstance(column, Coordinate) or at[column.dim] != axis(dim):
+            continue
         steady = not any(axis(dim) in each.free_symbols for each in index.at)
-        if is_coordinate and steady and index.value.dtype == torch.int64:
+        if steady and index.value.dtype == torch.int64:
             return index
     return None
 
@@ -121,15 +121,16 @@ class _Term(Picked):
         super().__init__(within, dim, domain[dim], mine)
 
     def in_place_of_sum(self, term: Place, tests: list[Place]) -> Value | None:
+        """None where the term or one of the other tests is not so easily had."""
         picked = self.at(*term)
-        others = [self.at(*test) for test in tests]
         if picked is None:
             return None
         dtype, here = self.mine.dtype, self.inside
-        for test in others:
-            if test is None:
+        for test in tests:
+            other = self.at(*test)
+            if other is None:
                 return None
-            here = self._both(here, test)
+            here = self._both(here, other)
         if picked.dtype != dtype:
             picked = self._made("cast", dtype, picked)
         zero = self.named(Constant(0.0 if dtype.is_floating_point else 0, dtype=dtype, shape=()))
