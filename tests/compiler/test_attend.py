@@ -48,7 +48,11 @@ REPEATS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "interleave": lambda k, n: k.repeat_interleave(n, dim=1),
     "function": lambda k, n: torch.repeat_interleave(k, n, 1),
     "in turn": lambda k, n: k.repeat(1, n, 1, 1),  # head h is k's head h % groups
+    "unevenly": lambda k, n: torch.repeat_interleave(
+        k, torch.tensor([1, 2 * n - 1], device=k.device), 1, output_size=2 * n
+    ),
 }
+NOT_GROUPS = ("in turn", "unevenly")
 
 
 @pytest.mark.parametrize("spelling", REPEATS)
@@ -80,7 +84,7 @@ def test_keys_that_groups_share_are_not_repeated(
     torch.testing.assert_close(out, expected)
     found = torch.autograd.grad(out.square().sum(), given)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-    ours = {6} if spelling == "in turn" else {2}
+    ours = {6} if spelling in NOT_GROUPS else {2}
     assert set(seen) == (ours if dtype == torch.float32 else set())
 
 

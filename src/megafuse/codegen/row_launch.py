@@ -130,7 +130,9 @@ def row_launch(
 
 def _streamed(row: GpuRow) -> RowLaunch:
     """A row of one pass: blocks of few threads, several on a processor, so that some read while
-    others join what they have found."""
+    others join what they have found. One block is best for many rows, eight for few. (Gradient of a
+    cross-entropy in bfloat16 on an H200, us, with one, two and eight: 8192 x 50257 468, 484, 621;
+    8 x 50257 16.5, 12.1, 8.9.)"""
     cluster = min(_power_of_two(-(-row.vectors // _STREAM_VECTORS)), _CLUSTER)
     cluster = cluster if row.clusters else 1
     resident = 1024 // _STREAM

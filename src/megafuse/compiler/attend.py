@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 
+from megafuse.compiler.shared_keys import share_keys
 from megafuse.ops.attention import attention
 
 DEVICES = ("cuda",)  # where that is so
@@ -30,93 +30,12 @@ def with_attention(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
             op="call_function", target=F.scaled_dot_product_attention
         )
         for node in calls:
-            _share_keys(node)
+            share_keys(node)
             node.target = attend
         if calls:
             graph_module.graph.eliminate_dead_code()
             graph_module.recompile()
     return module
-
-
-def _share_keys(call: torch.fx.Node) -> None:
-    """Keys and values that were repeated for each query head of a group are taken as they were:
-    kernels know groups. (Llama-1B, 4 x 512 tokens in bfloat16 on an H200: 60 us of a layer's
-    forward and backward were copies, and the sums of their gradients.)"""
-    if len(call.args) < 3:
-        return
-    query, *repeated = call.args[:3]
-    shared = [_before_repeating(each) for each in repeated]
-    if any(each is None for each in shared) or len({_heads(each) for each in shared}) != 1:
-        return
-    call.args = (query, *shared, *call.args[3:])
-    call.kwargs = {**call.kwargs, "enable_gqa": True, "repeated": True}
-
-
-def _before_repeating(node: Any) -> torch.fx.Node | None:
-    """x, where the node is x[:, :, None].expand(…).reshape(…), or x.repeat_interleave(n, 1): head h
-    is x's head h // n."""
-    if not isinstance(node, torch.fx.Node):
-        return None
-    made, source = node, node
-    if _is_call(node, "repeat_interleave"):
-        if _argument(node, 2, "dim") not in (1, -3):
-            return None
-        source = node.args[0]  # type: ignore[assignment]
-    elif _is_call(node, "reshape", "flatten"):
-        spread: Any = node.args[0]
-        if not _is_call(spread, "expand"):
-            return None
-        apart: Any = spread.args[0]
-        if _like(spread) is None or _like(spread).dim() != 5 or not _is_apart(apart):
-            return None
-        source = apart.args[0]
-    else:
-        return None
-    return source if _has_groups(_like(source), _like(made)) else None
-
-
-def _has_groups(x: Any, y: Any) -> bool:
-    """Whether y has the sizes of x, and its heads several times."""
-    if x is None or y is None or x.dim() != 4 or y.dim() != 4:
-        return False
-    if not all(isinstance(t.shape[1], int) for t in (x, y)):
-        return False
-    same = all(statically_known_true(x.shape[d] == y.shape[d]) for d in (0, 2, 3))
-    return same and x.shape[1] < y.shape[1] and y.shape[1] % x.shape[1] == 0
-
-
-def _is_call(node: Any, *names: str) -> bool:
-    """Whether it calls the method or function of one of these names."""
-    if not isinstance(node, torch.fx.Node):
-        return False
-    target = node.target
-    return (
-        node.op in ("call_method", "call_function")
-        and (target if isinstance(target, str) else getattr(target, "__name__", "")) in names
-    )
-
-
-def _is_apart(node: Any) -> bool:
-    """x[:, :, None], or x.unsqueeze(2)."""
-    if _is_call(node, "unsqueeze"):
-        return _argument(node, 1, "dim") in (2, -3)
-    if not _is_call(node, "getitem") or not isinstance(node.args[1], tuple):
-        return False
-    whole = slice(None, None, None)
-    first, *rest = node.args[1][:3], *node.args[1][3:]
-    return first == (whole, whole, None) and all(each == whole for each in rest)
-
-
-def _argument(node: torch.fx.Node, place: int, name: str) -> Any:
-    return node.args[place] if len(node.args) > place else node.kwargs.get(name)
-
-
-def _like(node: Any) -> Any:
-    return node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
-
-
-def _heads(node: Any) -> int:
-    return int(_like(node).shape[1])
 
 
 def attend(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megafuse.codegen.body import Body, Fetched, terms
+from megafuse.graph.coordinates import is_known
 from megafuse.graph.ir import Size
 from megafuse.graph.plan import Operand
 
@@ -27,7 +28,7 @@ def goes_by_rows(
     if body.row_wise or body.draws or len(shape) < 2 or not outputs:
         return False
     columns = shape[-1]
-    if not _is_known(columns) or columns < _LEAST:
+    if not is_known(columns) or columns < _LEAST:
         return False
     if any(isinstance(term, Fetched) for term in terms(body)):
         return False
@@ -35,7 +36,3 @@ def goes_by_rows(
         return False
     steady = [o for o in inputs if o.buffer is not None and o.strides[-1] == 0]
     return len(steady) >= (_STEADY if columns % _VECTOR else _STEADY_OF_WHOLE)
-
-
-def _is_known(size: Size) -> bool:
-    return isinstance(size, int) or bool(size.is_Integer)

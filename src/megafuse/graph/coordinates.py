@@ -27,6 +27,11 @@ def identity(shape: Sequence[Size]) -> tuple[sympy.Expr, ...]:
     return tuple(axis(dim) for dim in range(len(shape)))
 
 
+def is_known(size: Size) -> bool:
+    """Whether it is a number, whatever the call."""
+    return isinstance(size, int) or bool(size.is_Integer)
+
+
 def same(a: Size, b: Size) -> bool:
     """Whether two sizes are equal whatever the symbols are."""
     return a == b or _never_differ(a, b)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from megafuse.graph.affine import contiguous
-from megafuse.graph.coordinates import identity, same
+from megafuse.graph.coordinates import identity, is_known, same
 from megafuse.graph.ir import Extern, Gather, Reduce, Size, Value
 from megafuse.graph.reads import is_memory
 from megafuse.graph.storage import Strides, base_of, is_free, view_strides
@@ -36,7 +36,7 @@ def padded_in_place(
             continue
         x, at = base_of(value.source)
         made_by_kernel = not (is_memory(x) or is_free(x) or isinstance(x, (Extern, Reduce)))
-        if not made_by_kernel or stored.get(x) is not None or not zeros_behind(value):
+        if not made_by_kernel or stored.get(x) is not None or not _zeros_behind(value):
             continue
         if not x.shape or not same(x.shape[-1], value.source.shape[-1]):
             continue
@@ -47,17 +47,13 @@ def padded_in_place(
     return found
 
 
-def zeros_behind(value: Gather) -> int:
+def _zeros_behind(value: Gather) -> int:
     """How many there are in each row; 0 where this is something else."""
     x = value.source
     if value.otherwise != 0.0 or len(x.shape) != 2 or value.at != identity(x.shape):
         return 0
     columns, all_columns = x.shape[-1], value.shape[-1]
-    if not same(x.shape[0], value.shape[0]) or not (_is_known(columns) and _is_known(all_columns)):
+    if not same(x.shape[0], value.shape[0]) or not (is_known(columns) and is_known(all_columns)):
         return 0
     more = int(all_columns) - int(columns)
     return more if 0 < more <= _MOST else 0
-
-
-def _is_known(size: Size) -> bool:
-    return isinstance(size, int) or bool(size.is_Integer)

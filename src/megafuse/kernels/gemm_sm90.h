@@ -206,7 +206,8 @@ struct GemmSize {
 // What binds is shared memory, which has 128 bytes a cycle: the tensor cores read 80 (256) or 96
 // (128), and tiles come in at 48 or 64.
 //
-// kAnywhere: the result's rows are no whole 16 bytes, such as those of a vocabulary's head.
+// kAnywhere: the result's rows are no whole 16 bytes, such as those of a vocabulary's head. (8192 x
+// 768 x 50257: 1048 us. cuBLAS's product, padded, takes 877, and the padding and a copy 500 more.)
 template <class T, class Epilogue, int kColumns, bool kAnywhere = false>
 struct GemmSm90 {
   static constexpr bool kTogether = kColumns == 256;

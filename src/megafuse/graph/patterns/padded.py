@@ -21,7 +21,7 @@ import sympy
 import torch
 
 from megafuse.graph.clean import rewrite
-from megafuse.graph.coordinates import identity
+from megafuse.graph.coordinates import identity, is_known
 from megafuse.graph.ir import (
     Constant,
     Extern,
@@ -89,7 +89,7 @@ class _Padding:
     def whole(self, a: Value, b: Value, sizes: _Sizes) -> _Sizes:
         """With the sizes along which a factor lies in memory rounded up, where that is worth it."""
         m, k, n = sizes
-        if a.dtype not in _DTYPES or any(_is_known(s) and int(s) < _LEAST for s in sizes):
+        if a.dtype not in _DTYPES or any(is_known(s) and int(s) < _LEAST for s in sizes):
             return sizes
         if self.is_worth_it(a):
             m, k = (_up(m), k) if _is_transposed(a) else (m, _up(k))
@@ -151,12 +151,8 @@ def _is_transposed(factor: Value) -> bool:
     return axis(0) in last.free_symbols and axis(1) not in last.free_symbols
 
 
-def _is_known(size: Size) -> bool:
-    return isinstance(size, int) or bool(size.is_Integer)
-
-
 def _up(size: Size) -> Size:
-    return -(-int(size) // _WHOLE) * _WHOLE if _is_known(size) else size
+    return -(-int(size) // _WHOLE) * _WHOLE if is_known(size) else size
 
 
 def _cut(padded: Result, sizes: _Sizes) -> Value:

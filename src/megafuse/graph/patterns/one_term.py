@@ -36,7 +36,7 @@ from megafuse.graph.patterns.picked import Picked, Place
 from megafuse.graph.patterns.written import is_number, is_prim
 
 
-def without_one_place_sums(graph: Graph) -> Graph:
+def without_one_term_sums(graph: Graph) -> Graph:
     """With the term in place of the sum."""
     return rewrite(graph, lambda value: _found(value) or value)
 
