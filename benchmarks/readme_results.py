@@ -3,8 +3,8 @@
 python benchmarks/readme_results.py            rewrites them between their markers
 python benchmarks/readme_results.py --check    only says whether they are up to date
 
-README has eight rows, docs/results.md has all, LEARN those of the demo. A run that was stopped
-before its end is in none of them: what is missing may be what is slow.
+README has all whole models and eight rows of ops, docs/results.md has all, LEARN those of the demo.
+A run that was stopped before its end is in none of them: what is missing may be what is slow.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def _again(result: Result) -> str:
 
 # ---- whole models: a step, and what it takes of the device
 
-MODEL_RIVALS = ("optimize-graphs", "eager", "compile", "reduce-overhead", "max-autotune")
+COMPILE_MODES = ("compile", "reduce-overhead", "max-autotune")
+MODEL_RIVALS = ("optimize-graphs", "eager", *COMPILE_MODES)
 
 
 def models(result: Result) -> tuple[dict[str, Cell], str]:
@@ -276,6 +277,33 @@ def _wrong(result: Result) -> list[str]:
     return ["", words, "", *notes]
 
 
+# ---- README's first table: whole models
+
+
+def whole_models(results: Sequence[Result]) -> str:
+    """A step of each, against eager and the best of torch.compile's modes."""
+    columns: dict[str, Callable[[Result, Row], str]] = {
+        "model": lambda _, row: f"`{row.op}`",
+        "size": lambda _, row: row.label,
+        "": lambda _, row: row.mode,
+        "dtype": lambda _, row: row.dtype,
+        "machine": lambda result, _: _machine(result),
+        "eager": lambda _, row: _seconds(row, STEP, "eager"),
+        "torch.compile": lambda _, row: _seconds(row, STEP, _best_mode(row)),
+        "optimize": lambda _, row: _seconds(row, STEP, "optimize") or "failed",
+        "× eager": lambda _, row: _speedup(row, "eager", STEP),
+        "× compile": lambda _, row: _speedup(row, _best_mode(row), STEP),
+    }
+    shown = [(result, row) for result in results if result.suite == "models" for row in result.rows]
+    return _beside(columns, shown) if shown else ""
+
+
+def _best_mode(row: Row) -> str:
+    """The mode of torch.compile that takes least time here."""
+    ran = [name for name in COMPILE_MODES if STEP in row.speedups.get(name, {})]
+    return min(ran, key=lambda name: row.speedups[name][STEP].median, default="compile")
+
+
 # ---- README's rows: what fusing brings, and what torch.compile reaches
 
 SHOWN = 8
@@ -322,8 +350,14 @@ def headlines(results: Sequence[Result]) -> str:
         for result in results
         for row in result.rows
     }
-    shown = [rows[key] for key in HEADLINES if key in rows][:SHOWN]
-    shown.sort(key=lambda pair: pair[0].machine["device"] != "cuda")
+    return _beside(columns, [rows[key] for key in HEADLINES if key in rows][:SHOWN])
+
+
+def _beside(
+    columns: dict[str, Callable[[Result, Row], str]], shown: Sequence[tuple[Result, Row]]
+) -> str:
+    """Rows of several machines, those of GPUs first. Five columns are words."""
+    shown = sorted(shown, key=lambda pair: pair[0].machine["device"] != "cuda")
     return "\n".join(
         [
             "| " + " | ".join(columns) + " |",
@@ -392,8 +426,9 @@ def rendered() -> dict[Path, str]:
     files = [f for suite in LAYOUTS for f in sorted(RESULTS.glob(f"{suite}-*.json"))]
     results = [result for f in files if not (result := read(f)).stopped]
     seen = [expected(result) for result in results if result.suite == "seeds"]
+    first = whole_models(results), headlines(results)
     return {
-        README: _filled(README, headlines(results)),
+        README: _filled(README, "\n\n".join(table for table in first if table)),
         PAGE: _filled(PAGE, "\n\n".join(table(result) for result in results)),
         LEARN: _filled(LEARN, "\n\n".join(seen)),
     }

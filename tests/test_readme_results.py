@@ -230,3 +230,23 @@ def test_whole_models_show_what_a_step_takes(script):
     assert {"failed", "3.00 GB", "4.50 s", "2e-05"} <= set(told)
     assert "with up to 8 processes side by side" in text
     assert "compile: no result of the first step within 300 s" in text
+
+
+def test_readme_begins_with_whole_models(script, tmp_path):
+    """Against the best of torch.compile's modes, which is another in each row."""
+    rows = []
+    for name, compiled in (("gpt2", {"compile": 1.5, "max-autotune": 1.25}), ("bert", {})):
+        row = made.row(name, rivals={"eager": 2.0, **compiled}, clocks={"step": 1e3})
+        row.entries[0].name = row.subject = "optimize"
+        rows.append(row)
+    result = made.result(rows)
+    result.suite, result.roofs = "models", None
+    result.write(tmp_path / "models-a.json")
+    made.result([made.row()]).write(tmp_path / "seeds-a.json")
+    headline(*script.HEADLINES[0]).write(tmp_path / "seeds-b.json")
+    text = script.rendered()[script.README]
+    assert text.index("| model |") < text.index("| op |")
+    assert cells(text, "gpt2")[4:] == [
+        *("NVIDIA H200", "8.00 ms", "5.00 ms", "4.00 ms", "2.00×", "1.25×")
+    ]
+    assert cells(text, "bert")[6:] == ["", "4.00 ms", "2.00×", ""]
