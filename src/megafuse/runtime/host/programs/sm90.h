@@ -153,7 +153,7 @@ inline std::optional<LinearResult> sm90_linear(const LinearCall& call) {
   if (shape.efficiency(columns, multiprocessors) < (ours ? 0.7 : 0.9)) return std::nullopt;
   if (!TensorMap::takes(call.x) || !TensorMap::takes(call.weight) ||
       (call.bias.defined() && !is_even(call.bias)) ||
-      (call.residual.defined() && !is_even(call.residual)))
+      (call.residual.defined() && (shape.n % 2 != 0 || !is_even(call.residual))))
     return std::nullopt;
   LinearResult result{new_matrix(shape.m, shape.n, call.x), {}};
   if (call.want_pre) result.pre = new_matrix(shape.m, shape.n, call.x);
