@@ -3,7 +3,7 @@
 python benchmarks/readme_results.py            rewrites them between their markers
 python benchmarks/readme_results.py --check    only says whether they are up to date
 
-README has all whole models and eight rows of ops, docs/results.md has all, LEARN those of the demo.
+README has a few whole models and eight rows of ops, docs/results.md has all, LEARN the demo's.
 A run that was stopped before its end is in none of them: what is missing may be what is slow.
 """
 
@@ -279,6 +279,10 @@ def _wrong(result: Result) -> list[str]:
 
 # ---- README's first table: whole models
 
+# Of the rows of the suite, those that everyone knows: in the type that each machine is used with.
+MODELS = ("bert", "gpt2", "llama", "vit")
+MODELS_DTYPE = {"cuda": "bfloat16", "cpu": "float32"}
+
 
 def whole_models(results: Sequence[Result]) -> str:
     """A step of each, against eager and the best of torch.compile's modes."""
@@ -294,8 +298,23 @@ def whole_models(results: Sequence[Result]) -> str:
         "× eager": lambda _, row: _speedup(row, "eager", STEP),
         "× compile": lambda _, row: _speedup(row, _best_mode(row), STEP),
     }
-    shown = [(result, row) for result in results if result.suite == "models" for row in result.rows]
-    return _beside(columns, shown) if shown else ""
+    shown = [
+        (result, row)
+        for result in results
+        for row in result.rows
+        if result.suite == "models"
+        and row.op in MODELS
+        and row.dtype == MODELS_DTYPE[result.machine["device"]]
+    ]
+    if not shown:
+        return ""
+    ran = [
+        name
+        for name in COMPILE_MODES
+        if any(STEP in row.speedups.get(name, {}) for _, row in shown)
+    ]
+    modes = ", ".join("default" if name == "compile" else name for name in ran)
+    return f"{_beside(columns, shown)}\n\nOf torch.compile's modes, the fastest that ran: {modes}."
 
 
 def _best_mode(row: Row) -> str:
