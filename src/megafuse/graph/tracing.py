@@ -16,23 +16,18 @@ from typing import Any
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
-from torch._prims_common import (
-    compute_elementwise_output_strides,
-    infer_size,
-    make_contiguous_strides_for,
-)
+from torch._prims_common import compute_elementwise_output_strides
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import traceback
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     ShapeEnv,
     StatelessSymbolicContext,
-    statically_known_true,
 )
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from megafuse.graph import origin, random_calls
+from megafuse.graph import origin, random_calls, views
 from megafuse.graph.errors import CaptureError
 
 
@@ -58,8 +53,8 @@ class _Fakes(FakeTensorMode):
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.pow.Tensor_Scalar:
             _fix_exponent(args[1])
-        if func in _VIEWS and _is_dense(args[0]):
-            return _view_of_dense(*args)
+        if func in _VIEWS and views.is_dense(args[0]):
+            return views.view_of_dense(*args)
         made = super().dispatch(func, types, args, kwargs)
         if (
             isinstance(made, torch.Tensor)
@@ -83,40 +78,6 @@ class _Fakes(FakeTensorMode):
 
 
 _VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether it is known to lie in the order of its dimensions, with an element at least."""
-    wanted: Any = 1
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if not statically_known_true(stride == wanted) or statically_known_true(size == 0):
-            return False
-        wanted = wanted * size
-    return True
-
-
-def _view_of_dense(tensor: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
-    """Any view of it is dense. torch puts one together from splits and flattenings, and asks of
-    each of them how it lies: for a group norm of images most of the first call. Here only sizes are
-    asked about, so that what divides another is known as in torch's."""
-    count = tensor.numel()
-    try:
-        sizes = infer_size(list(shape), count)
-        torch._check(count == math.prod(sizes))
-    except RuntimeError:
-        number = count.node.hint if isinstance(count, torch.SymInt) else count
-        words = f"shape '{list(shape)}' is invalid for input of size {number}"
-        raise RuntimeError(words) from None
-    left: list[Any] = list(reversed(tensor.shape))
-    for size in sizes:
-        whole: Any = left.pop() if left else 1
-        if size == whole:
-            continue
-        while whole % size != 0:
-            whole = whole * left.pop()
-        if whole != size:
-            left.append(whole // size)
-    return torch.as_strided(tensor, sizes, make_contiguous_strides_for(sizes))
 
 
 def _fix_exponent(exponent: Any) -> None:
