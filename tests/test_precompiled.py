@@ -16,7 +16,7 @@ import pytest
 from megafuse import cli
 from megafuse.runtime import build, cache, cpp, precompiled, sources
 
-pytestmark = pytest.mark.skipif(not precompiled._is_gcc(), reason="no GCC")
+pytestmark = pytest.mark.skipif(not precompiled.is_gcc(), reason="no GCC")
 
 SOURCE = '#include "math.h"\nextern "C" int answer() { return int(mf::max(41.0f, 42.0f)); }\n'
 NOT_FOR_CPUS = ("_cuda", "_mma", "gemm_sm90", "split_mend", "split_most", "split_columns")

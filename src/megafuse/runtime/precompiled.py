@@ -42,7 +42,7 @@ _off = False  # it failed where the plain way did not
 def compile_kernel(source: str, out: Path, flags: Sequence[str]) -> None:
     """A kernel whose source ships with the package; raises as cpp.compile_shared does."""
     include = [sources.KERNELS]
-    shorter = not _off and _is_gcc()
+    shorter = not _off and is_gcc()
     if shorter:
         quick = [*flags, *_SHORTER, *_included(flags)]
         try:
@@ -57,7 +57,7 @@ def compile_kernel(source: str, out: Path, flags: Sequence[str]) -> None:
 
 def make_ahead() -> None:
     """The header, before there is a kernel that asks for it; nothing where there can be none."""
-    if _is_gcc():
+    if is_gcc():
         with contextlib.suppress(cpp.CompileError, cache.CacheError, OSError):
             _made(cpp.kernel_flags())
 
@@ -102,7 +102,7 @@ def _give_up(flags: Sequence[str]) -> None:
         cache.remove(_key(flags))
 
 
-def _is_gcc() -> bool:
+def is_gcc() -> bool:
     compiler = cpp.find()
     return compiler is not None and _GCC.match(compiler.version) is not None
 
