@@ -99,3 +99,17 @@ def test_views_of_numbers_have_eagers_sizes(index: int) -> None:
     assert shown == [*x.view(shape).shape]
     fused = fuse(lambda x: x.view(shape) + 1)
     torch.testing.assert_close(fused(x), x.view(shape) + 1)
+
+
+def every_other(x: Tensor) -> Tensor:
+    y = (x * 2)[..., ::2].contiguous()
+    return y.view(x.shape[0] * x.shape[1], y.shape[-1]) + 1
+
+
+def test_sizes_that_cancel_as_they_are_need_not_be_even() -> None:
+    """(s + 1)//2 on both sides: no matter whether s + 1 is a multiple of 2."""
+    fused = fuse(every_other)
+    for size in (9, 10, 13):
+        x = torch.randn(3, 4, size)
+        torch.testing.assert_close(fused(x), every_other(x))
+    assert len(fused.variants) == 1

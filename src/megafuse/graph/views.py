@@ -53,28 +53,41 @@ class _Size(NamedTuple):
 
 
 def _cancelled(dims: Sequence[Any], shape: Sequence[Any]) -> list[Any] | None:
-    """The view's sizes, or None where some do not cancel, or fit only perhaps."""
+    """The view's sizes, or None where some do not cancel, or fit only perhaps. Nothing is asked
+    where they cancel without."""
     shapes = _shapes_of([*dims, *shape])
     open_ends = [i for i, size in enumerate(shape) if type(size) is int and size < 1]
     if shapes is None or len(open_ends) > 1 or any(shape[i] != -1 for i in open_ends):
         return None
-    exact = _exact(shapes, shape)
+    at = open_ends[0] if open_ends else None
+    found = _split(dims, shape, at, shapes, ask=False)
+    if found is None:
+        _ask_about_divisions(shape, shapes)
+        found = _split(dims, shape, at, shapes, ask=True)
+    return found
+
+
+def _split(
+    dims: Sequence[Any], shape: Sequence[Any], at: int | None, shapes: ShapeEnv, ask: bool
+) -> list[Any] | None:
+    """The same, with −1 at this place."""
+    exact = _exact(shapes)
     left = deque(_size(dim, exact) for dim in dims)
-    end = open_ends[0] if open_ends else len(shape)
-    for size in shape[:end]:
-        if not _take(left, _size(size, exact), shapes):
+    before, after = (shape, ()) if at is None else (shape[:at], shape[at + 1 :])
+    for size in before:
+        if not _take(left, _size(size, exact), shapes, ask):
             return None
     left.reverse()
-    for size in reversed(shape[end + 1 :]):
-        if not _take(left, _size(size, exact), shapes):
+    for size in reversed(after):
+        if not _take(left, _size(size, exact), shapes, ask):
             return None
     rest = _product(left)
-    if not open_ends:
+    if at is None:
         return list(shape) if rest.ratio == 1 else None
-    return [*shape[:end], _symbolic(rest, shapes), *shape[end + 1 :]]
+    return [*before, _symbolic(rest, shapes), *after]
 
 
-def _take(left: deque[_Size], size: _Size, shapes: ShapeEnv) -> bool:
+def _take(left: deque[_Size], size: _Size, shapes: ShapeEnv, ask: bool) -> bool:
     """Takes a size from the first of those that are left; what remains of these is left."""
     for count in range(len(left) + 1):
         whole = _product(list(left)[:count])
@@ -85,7 +98,9 @@ def _take(left: deque[_Size], size: _Size, shapes: ShapeEnv) -> bool:
             if rest != 1:
                 left.appendleft(_Size(rest, rest, whole.hint // size.hint))
             return True
-    if not left or not size.expr.is_Integer or _symbolic(left[0], shapes) % size.hint != 0:
+    if not ask or not left or not size.expr.is_Integer:
+        return False
+    if _symbolic(left[0], shapes) % size.hint != 0:
         return False
     first = left.popleft()
     rest = FloorDiv(first.expr, size.expr)
@@ -121,12 +136,8 @@ def _symbolic(size: _Size, shapes: ShapeEnv) -> Any:
     return shapes.create_symintnode(size.expr, hint=size.hint)
 
 
-def _exact(shapes: ShapeEnv, shape: Sequence[Any]) -> dict[sympy.Expr, sympy.Expr]:
-    """The divisions that leave nothing over, and what they are then: those that were asked about,
-    and those of the view's sizes, which are: halves of a window."""
-    for size in shape:
-        if isinstance(size, torch.SymInt):
-            _ask_whether_whole(size.node.expr, shapes)
+def _exact(shapes: ShapeEnv) -> dict[sympy.Expr, sympy.Expr]:
+    """The divisions that are known to leave nothing over, and what they are then."""
     guards = (shapes.replace(guard.expr) for guard in shapes.guards)
     divided = [
         guard.lhs.args
@@ -138,11 +149,14 @@ def _exact(shapes: ShapeEnv, shape: Sequence[Any]) -> dict[sympy.Expr, sympy.Exp
     return {FloorDiv(top, by): top / by for top, by in divided}
 
 
-def _ask_whether_whole(size: sympy.Expr, shapes: ShapeEnv) -> None:
-    """Leaves a guard for each division by a number in it, where the call's leaves nothing over."""
-    for division in size.atoms(FloorDiv):
+def _ask_about_divisions(sizes: Iterable[Any], shapes: ShapeEnv) -> None:
+    """A guard for each division by a number that leaves nothing over for the call's sizes: halves
+    of windows."""
+    hints = torch_versions.hints(shapes)
+    symbolic = [size.node.expr for size in sizes if isinstance(size, torch.SymInt)]
+    for division in {division for expr in symbolic for division in expr.atoms(FloorDiv)}:
         top, by = division.args
-        hint = top.xreplace(torch_versions.hints(shapes))
+        hint = top.xreplace(hints)
         if by.is_Integer and hint.is_Integer and hint % by == 0:
             torch._check(_symbolic(_Size(top, top, int(hint)), shapes) % int(by) == 0)
 
