@@ -326,6 +326,19 @@ def test_a_global_number_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(direct.variants) == 2
 
 
+shape = (2, 3)
+
+
+def test_a_global_of_an_attributes_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook's `shape` is none of x.shape's business."""
+    fused = fuse(lambda x: x.reshape(x.shape[1], x.shape[0]) + 1)
+    for sizes in ((2, 3), (4, 5)):
+        monkeypatch.setattr(sys.modules[__name__], "shape", sizes)
+        x = torch.randn(shape)
+        assert fused(x).equal(x.reshape(sizes[::-1]) + 1)
+    assert len(fused.variants) == 1
+
+
 def test_attributes_that_change() -> None:
     scaler = Scaler()
     x = torch.ones(3)

@@ -9,6 +9,7 @@ seen: items of a list or a dict, attributes of a class, getattr(self, name).
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,7 @@ Besides = tuple[Any, str | None, Any]  # a dict, a key and the value; or a cell,
 
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _MOST = 256  # what a call can compare in a microsecond or two
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _NOT_THE_USERS = ("torch", "megafuse", "builtins", "math", "numpy", "functools", "typing")
 
 
@@ -69,7 +71,7 @@ class _Walk:
             return
         for code in _codes(function.__code__):
             self.names.update(code.co_names)
-            for name in code.co_names:
+            for name in _globals_of(code):
                 if name in function.__globals__:
                     self._note(function.__globals__, name, function.__globals__[name])
         for cell in function.__closure__ or ():
@@ -102,6 +104,12 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _codes(constant)
+
+
+def _globals_of(code: types.CodeType) -> list[str]:
+    """Not `shape` of x.shape, a variable of which name many a notebook has."""
+    loads = (each for each in dis.get_instructions(code) if each.opname in _LOADS)
+    return list(dict.fromkeys(each.argval for each in loads))
 
 
 def _is_simple(value: Any) -> bool:
