@@ -12,7 +12,7 @@ import contextlib
 import dis
 import functools
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,16 @@ def besides(function: Callable[..., Any], fixed: Iterable[Any]) -> list[Besides]
         walk.see(value)
     walk.finish()
     return walk.found[:_MOST]
+
+
+def changing(calls: Sequence[Sequence[Besides]]) -> list[str]:
+    """The names of what had another value in most of these calls."""
+    values: dict[tuple[int, str | None], set[str]] = {}
+    for found in calls:
+        for owner, key, value in found:
+            values.setdefault((id(owner), key), set()).add(repr(value))
+    most = [key for (_, key), seen in values.items() if 2 * len(seen) > len(calls)]
+    return [key or "a variable of the function around it" for key in most]
 
 
 class _Walk:
@@ -122,5 +132,8 @@ def _is_known(value: Any) -> bool:
     """Whether it is torch's or another library's, which does not change between calls."""
     if isinstance(value, torch.nn.Module):
         return False
-    module = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    if isinstance(value, types.ModuleType):
+        module = value.__name__
+    else:  # an instance of a class that is written in C shows its class's no more than its own
+        module = getattr(value, "__module__", type(value).__module__)
     return str(module).partition(".")[0] in _NOT_THE_USERS

@@ -239,10 +239,17 @@ class _Shape:
         if self._told:
             return
         self._told = True
+        from megafuse.compiler.besides import changing
+
+        names = changing([made.description["besides"] for made in self.fused.variants])
         progress.logger.warning(
-            "megafuse: %r was compiled for %d kinds of arguments; further ones run unfused.",
+            "megafuse: %r was compiled for %d kinds of arguments; further ones run unfused.%s",
             self.fused,
             _MOST_VARIANTS,
+            f" It reads {', '.join(names)}, which changed from call to call: a number that comes "
+            "as an argument compiles nothing."
+            if names
+            else "",
         )
 
 
