@@ -10,6 +10,7 @@ import logging
 import os
 import pickle
 import sys
+import types
 from typing import Any, NamedTuple
 
 import pytest
@@ -379,6 +380,60 @@ def test_tensors_besides_the_arguments_are_refused() -> None:
         with pytest.raises(CaptureError, match="Pass it as an argument") as error:
             fuse(function)(torch.ones(2, 3))
         assert error.value.origin.file == __file__
+
+
+# ---- what is written besides the results
+
+KEPT: list[Tensor] = []
+
+
+@functools.cache
+def made_once() -> Tensor:
+    return torch.arange(3.0)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_tensor_that_is_kept_elsewhere_is_refused(gradients: bool) -> None:
+    """A later call would put nothing there, and what the first has put there is no tensor."""
+    state = State(torch.ones(3), 1.0)
+    for function, place in (
+        (lambda x: (KEPT.append(x * 2), x + 1)[1], ", in a list."),
+        (lambda x: (setattr(state, "x", x * 2), x + 1)[1], ", as x."),
+        (lambda x: (setattr(state, "x", x), x + 1)[1], ", as x."),
+        (lambda x: types.SimpleNamespace(y=x + 1), ", as y."),
+        (lambda x: x * made_once(), "."),
+    ):
+        x = torch.ones(3, requires_grad=gradients)
+        with pytest.raises(CaptureError, match="is still there when it has returned") as error:
+            fuse(function)(x)
+        assert error.value.what.endswith(f"returned{place}")
+        assert error.value.origin.file == __file__
+        KEPT.clear()
+        made_once.cache_clear()
+
+
+def test_numbers_and_sizes_may_be_kept() -> None:
+    state = State(torch.ones(3), 1.0)
+
+    def function(x: Tensor) -> Tensor:
+        state.scale = 3.0
+        return x * 2
+
+    assert fuse(function)(torch.ones(3)).equal(torch.full((3,), 2.0))
+    assert state.scale == 3.0
+
+
+def test_lists_and_dicts_that_were_given_are_not_written_to() -> None:
+    x = torch.ones(3)
+    for function, given in (
+        (lambda x, into: (into.append(x * 2), x)[1], []),
+        (lambda x, into: (into.pop(), x * 2)[1], [x]),
+        (lambda x, into: (into.__setitem__("y", x * 2), x)[1], {}),
+        (lambda x, into: (into.update(y=x * 2), x)[1], {"y": x}),
+    ):
+        with pytest.raises(CaptureError, match="A list or a dict among the arguments is changed"):
+            fuse(function)(x, given)
+    assert fuse(lambda x, given: given.get("y", x) + 1)(x, {"z": x}).equal(x + 1)
 
 
 # ---- what cannot be traced

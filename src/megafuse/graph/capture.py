@@ -27,7 +27,15 @@ from torch.utils import _pytree as pytree
 
 from megafuse.graph import draws, origin, torch_versions
 from megafuse.graph.errors import CaptureError, Untraceable, clear_errors
-from megafuse.graph.functional import functional, is_written, unwrapped, wrapped
+from megafuse.graph.functional import (
+    Made,
+    functional,
+    is_written,
+    note,
+    refuse_kept,
+    unwrapped,
+    wrapped,
+)
 from megafuse.graph.guards import guards_of, symbols_of
 from megafuse.graph.ir import Origin
 from megafuse.graph.multiples import in_multiples
@@ -139,7 +147,9 @@ def _capture(
         no_hooks(),
         traceback.preserve_node_meta(),
     ):
-        captured = _Trace(function, arguments, spec, dict(decompositions)).captured()
+        trace = _Trace(function, arguments, spec, dict(decompositions))
+        captured = trace.captured()
+        refuse_kept(trace.made, function)
     _refuse_shared_memory(captured, [leaf for _, leaf in paths])
     known = [argument.value for argument in arguments if argument.kind != "fixed"]
     captured.symbols = symbols_of(known)
@@ -180,6 +190,7 @@ class _Trace:
         self.writes: list[int] = []
         self.results: list[Any] = []
         self.differentiable: list[int] = []
+        self.made: Made = []
 
     def captured(self) -> Captured:
         wanted = [
@@ -213,6 +224,7 @@ class _Trace:
         draws.restart()
         with Watch():
             returned, self.out_spec = pytree.tree_flatten(self.function(*args, **kwargs))
+        self.refuse_changed((args, kwargs), leaves)
         results = [leaf for leaf in returned if _kind(leaf) != "fixed"]
         count = iter(range(len(results)))
         self.returned = [
@@ -233,10 +245,26 @@ class _Trace:
                 )
         return results + [primals[i] for i in self.writes]
 
+    def refuse_changed(self, given: Any, leaves: list[Any]) -> None:
+        """Raises where the function has put something into a list or a dict that it was given: the
+        caller's is another."""
+        after, spec = pytree.tree_flatten(given)
+        if spec != self.spec or any(a is not b for a, b in zip(after, leaves, strict=True)):
+            raise CaptureError(
+                "A list or a dict among the arguments is changed.",
+                "Return what it is to hold.",
+                origin.of_function(self.function),
+            )
+
     def forward(self, primals: list[Any]) -> list[Any]:
-        with functional():
-            self.results = list(unwrapped(self.call(wrapped(primals))))
+        with functional(self.made):
+            self.results = list(unwrapped(self.call(self.wrapped(primals))))
             return self.results
+
+    def wrapped(self, nested: Any) -> Any:
+        inner = wrapped(nested)
+        note(inner, self.made)
+        return inner
 
     def with_backward(self, wanted: list[int]) -> Captured:
         likes = [self.results[i] for i in self.differentiable]
@@ -245,8 +273,8 @@ class _Trace:
         counts: list[int] = []
 
         def joint(primals: list[Any], tangents: list[Any]) -> list[Any]:
-            with functional():
-                inner = wrapped(primals)
+            with functional(self.made):
+                inner = self.wrapped(primals)
                 results = self.call(inner)
                 counts.append(len(results))  # a size may be a constant since the first run
                 gradients = torch.autograd.grad(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,17 +13,21 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 
+from megafuse.graph import origin
 from megafuse.graph.errors import CaptureError
 from megafuse.graph.ir import Origin
 
 _torch: Any = torch  # for what has no annotations
 
 
+Made = list["weakref.ref[torch.Tensor]"]
+
+
 @contextmanager
-def functional() -> Iterator[None]:
-    """Operations in place on functional tensors become new values."""
+def functional(made: Made) -> Iterator[None]:
+    """Operations in place on functional tensors become new values. What they make is noted."""
     key = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
-    with torch._C._ExcludeDispatchKeyGuard(key), _Mode():
+    with torch._C._ExcludeDispatchKeyGuard(key), _Mode(made):
         yield
 
 
@@ -29,12 +35,17 @@ class _Mode(FunctionalTensorMode):
     """What is written to stays where it lies. torch puts the result of the functional variant in
     its place, and that may lie otherwise: masked_fill makes a contiguous one of a transposed x."""
 
+    def __init__(self, made: Made) -> None:
+        super().__init__()
+        self.made = made
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         made = super().__torch_dispatch__(func, types, args, kwargs)
         for tensor in _written(func, args, kwargs or {}):
             _lay_as_before(tensor)
+        note(made, self.made)
         return made
 
 
@@ -69,6 +80,39 @@ def wrapped(nested: Any) -> Any:
     """Every tensor as a functional one."""
     wrap: Callable[[torch.Tensor], torch.Tensor] = FunctionalTensor.to_functional
     return pytree.tree_map_only(torch.Tensor, wrap, nested)
+
+
+def note(nested: Any, made: Made) -> None:
+    leaves = pytree.tree_leaves(nested)
+    made += [weakref.ref(leaf) for leaf in leaves if isinstance(leaf, FunctionalTensor)]
+
+
+def refuse_kept(made: Made, function: Callable[..., Any]) -> None:
+    """Raises where something outside of the function still has one of its tensors: that is none,
+    and the next call would put nothing there."""
+    if not any(each() is not None for each in made):
+        return
+    gc.collect()  # graphs of autograd may be circular
+    kept = next((tensor for each in made if (tensor := each()) is not None), None)
+    if kept is None:
+        return
+    raise CaptureError(
+        f"A tensor of this function is still there when it has returned{_place(kept)}.",
+        "Return it: a program has results, and puts nothing elsewhere.",
+        origin.of_function(function),
+    )
+
+
+def _place(tensor: torch.Tensor) -> str:
+    """What has it, where that has a name."""
+    for holder in gc.get_referrers(tensor):
+        if isinstance(holder, (list, set)):
+            return f", in a {type(holder).__name__}"
+        names = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
+        for name, value in names.items():
+            if value is tensor and isinstance(name, str):
+                return f", as {name}"
+    return ""
 
 
 def unwrapped(nested: Any) -> Any:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from types import FrameType, TracebackType
+from typing import Any
 
 import torch
 
@@ -99,3 +100,9 @@ def _target(node: ast.stmt) -> ast.expr | None:
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         return node.targets[0]
     return node.target if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else None
+
+
+def of_function(function: Any) -> Origin:
+    """Its first line, where it has a source."""
+    code = getattr(function, "__code__", None)
+    return Origin() if code is None else _origin(code.co_filename, code.co_firstlineno)
