@@ -167,6 +167,10 @@ def loses_its_shape(x: Tensor) -> Tensor:
     return x[x > 0]
 
 
+def asks_where_it_lies(x: Tensor) -> Tensor:
+    return x * 2 if x.data_ptr() % 16 == 0 else x * 3
+
+
 OUTSIDE = torch.ones(3)
 
 
@@ -180,6 +184,11 @@ REFUSED = [
     (formats, 'return f"{x}"', "formatted"),
     (reads, "return x.max().item()", "reads"),
     (loses_its_shape, "return x[x > 0]", "depends on a tensor's values"),
+    (
+        asks_where_it_lies,
+        "return x * 2 if x.data_ptr() % 16 == 0 else x * 3",
+        "where a tensor lies",
+    ),
     (uses_what_is_outside, "return x + OUTSIDE", "not an argument"),
 ]
 

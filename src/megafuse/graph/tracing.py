@@ -181,6 +181,13 @@ _REFUSED: dict[str, tuple[str, str]] = {
         (_READS, "Keep it a tensor, or pass the number as an argument of the fused function."),
     ),
     **dict.fromkeys(
+        ("data_ptr", "__dlpack__"),
+        (
+            "This asks where a tensor lies in memory, and it lies nowhere while fuse traces.",
+            "Do it outside of the fused function.",
+        ),
+    ),
+    **dict.fromkeys(
         ("backward", "requires_grad_", "register_hook", "set_", "resize_", "share_memory_"),
         (
             "This changes how a tensor is stored or differentiated, which fuse cannot trace.",
