@@ -530,3 +530,13 @@ def test_gradients_of_group_norms(shape: tuple[int, ...]) -> None:
     for mine, one in zip((results[0], *found), (results[1], *wanted), strict=True):
         size = one.abs().amax().item()
         torch.testing.assert_close(mine.double(), one, rtol=2e-2, atol=1e-2 * size)
+
+
+def test_a_sum_of_terms_that_its_dtype_rounds() -> None:
+    """The yardstick's noise was an ulp of float64 where eager rounds each term to float32."""
+    source = """
+        def program(a1):
+            v2 = a1.sum(-1, dtype=torch.float32)
+            return v2,
+    """
+    check(Program.of_source(source, [Argument("a1", "float64", ((129, 65), (3, 3)))], seed=84))

@@ -25,6 +25,9 @@ EXACT = frozenset(_EXACT.split())
 # A gradient times the sum of two terms of about 1, which may nearly cancel.
 SLOPES = {"gelu_backward", "silu_backward", "mish_backward"}
 
+# Their terms are rounded before they are added up, where `dtype` is narrower.
+SUMS = {"sum", "mean", "prod", "cumsum", "cumprod", "nansum", "linalg_vector_norm"}
+
 
 class Noise(TorchDispatchMode):
     """Every new float tensor is multiplied by 1 + r · ulp, r = −1, 0 or 1 times `size`. Below
@@ -37,7 +40,10 @@ class Noise(TorchDispatchMode):
         self.random.manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func.overloadpacket.__name__ in SUMS:
+            args = (self.narrowed(args[0], kwargs.get("dtype")), *args[1:])
+        made = func(*args, **kwargs)
         if func.overloadpacket.__name__ in EXACT:
             return made
         if any(result.alias_info is not None for result in func._schema.returns):
@@ -46,10 +52,15 @@ class Noise(TorchDispatchMode):
             made = made + (self.shaken(args[0]) - args[0])
         return pytree.tree_map_only(Tensor, self.shaken, made)
 
-    def shaken(self, made: Tensor) -> Tensor:
+    def narrowed(self, terms: Tensor, dtype: torch.dtype | None) -> Tensor:
+        narrower = dtype is not None and dtype.itemsize < terms.dtype.itemsize
+        return self.shaken(terms, dtype) if narrower else terms
+
+    def shaken(self, made: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """By ulps of another dtype where one is given."""
         if not made.is_floating_point() or not made.numel():
             return made
-        eps = torch.finfo(made.dtype).eps * self.size
+        eps = torch.finfo(dtype or made.dtype).eps * self.size
         r = torch.randint(-1, 2, made.shape, generator=self.random, device="cpu")
         return made * (1 + r.to(made.device, made.dtype) * eps)
 
