@@ -540,3 +540,15 @@ def test_a_sum_of_terms_that_its_dtype_rounds() -> None:
             return v2,
     """
     check(Program.of_source(source, [Argument("a1", "float64", ((129, 65), (3, 3)))], seed=84))
+
+
+def test_a_row_whose_halves_are_of_one_element() -> None:
+    """The second half lies at (2·i + 1)//(2·s), which was not seen to be i//s: it ran unfused."""
+    source = """
+        def program(a0):
+            v0 = a0.reshape(a0.shape[0], -1)
+            v1, v2 = a0.tensor_split(2, -1)
+            return v0, v1, v0
+    """
+    shapes = ((1, 2, 3, 8), (1, 2, 5, 2))
+    check(Program.of_source(source, [Argument("a0", "float32", shapes, requires_grad=True)]))

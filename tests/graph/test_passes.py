@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import sympy
 import torch
 from torch import Tensor
+from torch.utils._sympy.functions import FloorDiv, Mod
 
 from graph import compare
 from megafuse.codegen.prims import PRIMS
@@ -227,6 +229,21 @@ def test_coordinates_are_simplified() -> None:
     assert simplified([(i0 * M + i1) * 1], (N, M)) == (i0 * M + i1,)
     assert reshape((N, M), (N, 1, M)) == (i0, axis(2))
     assert reshape((2, 3), (3, 2)) != (i0, i1)
+    halves = FloorDiv(2 * i0 + 1, 2 * M), Mod(2 * i0 + 1, 2 * M)
+    assert simplified(halves, (N * M,)) == (FloorDiv(i0, M), 2 * Mod(i0, M) + 1)
+    assert simplified([FloorDiv(6 * i0 + 11, 9)], (N,)) == (FloorDiv(2 * i0, 3) + 1,)
+    assert simplified([FloorDiv(6 * i0 + 11, 9 * M)], (N,)) == (FloorDiv(2 * i0 + 3, 3 * M),)
+
+
+def test_what_is_simplified_is_equal() -> None:
+    i0, i1 = axis(0), axis(1)
+    for top in (6 * i0 + 11, 4 * i0 + 6 * i1 + 3, 2 * i0 * M + 5, 3 * i0):
+        for by in (2 * M, 9 * M, sympy.Integer(4), 6 * N * M):
+            for expr in (FloorDiv(top, by), Mod(top, by)):
+                (simple,) = simplified([expr], (N, M))
+                for a, b, n, m in itertools.product(range(3), range(3), (3, 7), (3, 4)):
+                    known = {i0: a, i1: b, N: n, M: m}
+                    assert simple.subs(known) == expr.subs(known), (expr, simple)
 
 
 def test_a_graph_prints_readably() -> None:

@@ -135,9 +135,10 @@ def _simplified(expr: sympy.Expr, sizes: Mapping[sympy.Symbol, sympy.Expr]) -> s
         if bounds is not None and _not_negative(bounds[0]):
             if _not_negative(args[1] - 1 - bounds[1]):
                 return whole if isinstance(expr, FloorDiv) else rest
+            times, rest, left, by = _without_factor(rest, args[1])
             if not isinstance(expr, FloorDiv):
-                return Mod(rest, args[1])
-            return whole + FloorDiv(rest, args[1])
+                return times * Mod(rest, by) + left
+            return whole + FloorDiv(rest, by)
     return expr.func(*args) if args != list(expr.args) else expr
 
 
@@ -165,6 +166,19 @@ def _divided(top: sympy.Expr, by: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
         else:
             rest += term
     return whole, rest
+
+
+def _without_factor(
+    top: sympy.Expr, by: sympy.Expr
+) -> tuple[sympy.Integer, sympy.Expr, sympy.Integer, sympy.Expr]:
+    """top = times · rest + left and by = times · the last, so that (2·i + 1)//(2·s) is i//s: what
+    is left is less than `times`."""
+    left, terms = sympy.expand(top).as_coeff_Add()
+    factors = [term.as_coeff_Mul()[0] for term in (by, *sympy.Add.make_args(terms))]
+    if not left.is_Integer or not all(factor.is_Integer for factor in factors):
+        return sympy.S.One, top, sympy.S.Zero, by
+    times = sympy.Integer(sympy.igcd(*factors))
+    return times, sympy.expand((terms + left - left % times) / times), left % times, by / times
 
 
 def _bounds(expr: sympy.Expr, sizes: Mapping[sympy.Symbol, sympy.Expr]) -> Bounds | None:
