@@ -246,10 +246,9 @@ class _Trace:
         return results + [primals[i] for i in self.writes]
 
     def refuse_changed(self, given: Any, leaves: list[Any]) -> None:
-        """Raises where the function has put something into a list or a dict that it was given: the
-        caller's is another."""
-        after, spec = pytree.tree_flatten(given)
-        if spec != self.spec or any(a is not b for a, b in zip(after, leaves, strict=True)):
+        """Raises where the function has put a tensor into a list or a dict that it was given, or
+        taken one out: the caller's is another."""
+        if _tensors(pytree.tree_leaves(given)) != _tensors(leaves):
             raise CaptureError(
                 "A list or a dict among the arguments is changed.",
                 "Return what it is to hold.",
@@ -306,6 +305,10 @@ class _Trace:
             differentiable=tuple(self.differentiable),
             in_order=tuple(map(_has_gaps, likes)),
         )
+
+
+def _tensors(leaves: Sequence[Any]) -> list[int]:
+    return sorted(id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def _has_gaps(result: torch.Tensor) -> bool:
