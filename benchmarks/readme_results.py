@@ -277,6 +277,15 @@ def _wrong(result: Result) -> list[str]:
     return ["", words, "", *notes]
 
 
+# ---- README's tables: which row it is, on which machine
+
+WHICH: dict[str, Callable[[Result, Row], str]] = {
+    "size": lambda _, row: row.label,
+    "": lambda _, row: row.mode,
+    "dtype": lambda _, row: row.dtype,
+    "machine": lambda result, _: _machine(result),
+}
+
 # ---- README's first table: whole models
 
 # Of the rows of the suite, those that everyone knows: in the type that each machine is used with.
@@ -288,10 +297,7 @@ def whole_models(results: Sequence[Result]) -> str:
     """A step of each, against eager and the best of torch.compile's modes."""
     columns: dict[str, Callable[[Result, Row], str]] = {
         "model": lambda _, row: f"`{row.op}`",
-        "size": lambda _, row: row.label,
-        "": lambda _, row: row.mode,
-        "dtype": lambda _, row: row.dtype,
-        "machine": lambda result, _: _machine(result),
+        **WHICH,
         "eager": lambda _, row: _seconds(row, STEP, "eager"),
         "torch.compile": lambda _, row: _seconds(row, STEP, _best_mode(row)),
         "optimize": lambda _, row: _seconds(row, STEP, "optimize") or "failed",
@@ -354,10 +360,7 @@ def headlines(results: Sequence[Result]) -> str:
     """Eight rows, those of one machine together."""
     columns: dict[str, Callable[[Result, Row], str]] = {
         "op": lambda _, row: f"`{row.op}`",
-        "size": lambda _, row: row.label,
-        "": lambda _, row: row.mode,
-        "dtype": lambda _, row: row.dtype,
-        "machine": lambda result, _: _machine(result),
+        **WHICH,
         "eager": lambda _, row: _of(row, "eager"),
         "torch.compile": lambda _, row: _of(row, "compile"),
         "fused": lambda _, row: _time(row),

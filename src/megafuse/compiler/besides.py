@@ -134,6 +134,6 @@ def _is_known(value: Any) -> bool:
         return False
     if isinstance(value, types.ModuleType):
         module = value.__name__
-    else:  # an instance of a class that is written in C shows its class's no more than its own
+    else:  # instances of classes that are written in C, as SimpleNamespace, have no __module__
         module = getattr(value, "__module__", type(value).__module__)
     return str(module).partition(".")[0] in _NOT_THE_USERS

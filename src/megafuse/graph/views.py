@@ -70,7 +70,8 @@ def _cancelled(dims: Sequence[Any], shape: Sequence[Any]) -> list[Any] | None:
 def _split(
     dims: Sequence[Any], shape: Sequence[Any], at: int | None, shapes: ShapeEnv, ask: bool
 ) -> list[Any] | None:
-    """The same, with −1 at this place."""
+    """The view's sizes, of which the one at this place is −1; None where some do not cancel. With
+    `ask`, sizes that a number divides are found by a question."""
     exact = _exact(shapes)
     left = deque(_size(dim, exact) for dim in dims)
     before, after = (shape, ()) if at is None else (shape[:at], shape[at + 1 :])
@@ -109,8 +110,8 @@ def _take(left: deque[_Size], size: _Size, shapes: ShapeEnv, ask: bool) -> bool:
 
 
 def _is_whole(ratio: sympy.Expr) -> bool:
-    """Whether it is an integer for all sizes, seen without a question. For s/2 with an s that is
-    itself a product sympy's is_integer has been wrong."""
+    """Whether it is an integer for all sizes, seen without a question: without any fraction in it.
+    sympy's is_integer has said yes to products with one."""
     return bool(
         ratio.as_numer_denom()[1] == 1 and all(r.q == 1 for r in ratio.atoms(sympy.Rational))
     )
