@@ -14,6 +14,7 @@ from megafuse.codegen.variant import BYTES, STORAGE, SUMMED, Operand, pitch
 from megafuse.codegen.writer import wrapped
 
 SHORT = 63  # columns: kMost of kernels/graph_short_rows_cpu.h
+_CROWD = 192  # bytes of one vector of every operand, of which a thread has four under way
 LONG = 256  # columns from which on 64 are folded side by side: kLeastLong of host/core/rows.h
 
 
@@ -118,14 +119,18 @@ def shape(kernel: Generated) -> Shape:
     if kernel.sums:
         return tuning.SUMS
     widths = {BYTES[o.dtype] * pitch(o.walk) for o in kernel.operands if pitch(o.walk)}
+    narrow = kernel.dims > 1 and max(widths, default=4) < 4
+    whole = [o for o in kernel.operands if o.walk == "c"]
     if kernel.vector == 1:
         unroll = 4
-    else:
-        narrow = kernel.dims > 1 and max(widths, default=4) < 4
-        # Many operands take many registers. (Two rotary embeddings in bfloat16, eight operands:
-        # 45.8 us with two vectors of each under way, 40.3 with one.)
-        crowded = sum(o.walk == "c" for o in kernel.operands) > 5
-        unroll = 2 if (len(widths) > 1 or narrow) and not crowded else 1
+    elif len(whole) <= 5:
+        unroll = 2 if len(widths) > 1 or narrow else 1
+    elif narrow and kernel.vector * sum(BYTES[o.dtype] for o in whole) <= _CROWD:
+        # Much to wait for, and an index to split. (Two rotary embeddings in bfloat16, twelve
+        # operands: 36.4 us with one vector a thread, 34.8 with four, 34.2 in blocks of 64.)
+        return Shape(block=64, unroll=4, blocks_per_processor=ONE_SHOT)
+    else:  # many operands take many registers
+        unroll = 1
     return Shape(block=128, unroll=unroll, blocks_per_processor=ONE_SHOT)
 
 

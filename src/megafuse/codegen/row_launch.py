@@ -117,6 +117,11 @@ def row_launch(
         cluster = _CLUSTER if row.clusters else 1
         return RowLaunch(wanted, _MOST_THREADS, 1, False, row.shifted, 2, cluster)
     threads, cluster = found
+    if 1 < cluster < _CLUSTER and threads > _BLOCK:
+        # As many threads in smaller blocks: more of these are on a processor, and one waits less.
+        # (bfloat16 on an H200: a group norm of 131,072 elements 0.87 of the time with 256 threads
+        # in eight blocks, a cross-entropy of 32,768 words 0.95 with 128 in four.)
+        threads, cluster = threads // 2, cluster * 2
     items = -(-max(row.vectors, 1) // (threads * cluster))
     full = row.exact and items * threads * cluster == row.vectors
     rows = max(_BLOCK // threads, 1) if cluster == 1 else 1
