@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from megafuse.bench.result import STEP, Result, Row, read
+from megafuse.bench.result import STEP, Result, Row, Span, read
 from megafuse.bench.table import count, seconds, share, size_of, times
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -148,7 +148,9 @@ def _again(result: Result) -> str:
 # ---- whole models: a step, and what it takes of the device
 
 COMPILE_MODES = ("compile", "reduce-overhead", "max-autotune")
-MODEL_RIVALS = ("optimize-graphs", "eager", *COMPILE_MODES)
+GRAPHS = "optimize-graphs"
+OURS = ("optimize", GRAPHS)
+MODEL_RIVALS = (GRAPHS, "eager", *COMPILE_MODES)
 
 
 def models(result: Result) -> tuple[dict[str, Cell], str]:
@@ -294,15 +296,15 @@ MODELS_DTYPE = {"cuda": "bfloat16", "cpu": "float32"}
 
 
 def whole_models(results: Sequence[Result]) -> str:
-    """A step of each, against eager and the best of torch.compile's modes."""
+    """A step of each: eager, and the best of torch.compile's modes and of ours."""
     columns: dict[str, Callable[[Result, Row], str]] = {
         "model": lambda _, row: f"`{row.op}`",
         **WHICH,
         "eager": lambda _, row: _seconds(row, STEP, "eager"),
-        "torch.compile": lambda _, row: _seconds(row, STEP, _best_mode(row)),
-        "optimize": lambda _, row: _seconds(row, STEP, "optimize") or "failed",
-        "× eager": lambda _, row: _speedup(row, "eager", STEP),
-        "× compile": lambda _, row: _speedup(row, _best_mode(row), STEP),
+        "torch.compile": lambda _, row: _seconds(row, STEP, _best(row, COMPILE_MODES)),
+        "optimize": lambda _, row: _optimized(row),
+        "× eager": lambda _, row: _than_ours(row, "eager"),
+        "× compile": lambda _, row: _than_ours(row, _best(row, COMPILE_MODES)),
     }
     shown = [
         (result, row)
@@ -314,19 +316,46 @@ def whole_models(results: Sequence[Result]) -> str:
     ]
     if not shown:
         return ""
-    ran = [
-        name
-        for name in COMPILE_MODES
-        if any(STEP in row.speedups.get(name, {}) for _, row in shown)
-    ]
+    ran = [name for name in COMPILE_MODES if any(_ran(row, name) for _, row in shown)]
     modes = ", ".join("default" if name == "compile" else name for name in ran)
-    return f"{_beside(columns, shown)}\n\nOf torch.compile's modes, the fastest that ran: {modes}."
+    words = f"torch.compile: the fastest of its modes that ran ({modes})."
+    if any(_best(row, OURS) == GRAPHS for _, row in shown):
+        words += " optimize: with `graphs=True` where that is faster, as it says."
+    return f"{_beside(columns, shown)}\n\n{words}"
 
 
-def _best_mode(row: Row) -> str:
-    """The mode of torch.compile that takes least time here."""
-    ran = [name for name in COMPILE_MODES if STEP in row.speedups.get(name, {})]
-    return min(ran, key=lambda name: row.speedups[name][STEP].median, default="compile")
+def _ran(row: Row, name: str) -> bool:
+    entry = row.entry(name)
+    return entry is not None and not entry.error and STEP in entry.times
+
+
+def _best(row: Row, names: Sequence[str]) -> str:
+    """That of these which takes least time."""
+    ran = [name for name in names if _ran(row, name)]
+    return min(ran, key=lambda name: _step(row, name).median, default=names[0])
+
+
+def _step(row: Row, name: str) -> Span:
+    entry = row.entry(name)
+    assert entry is not None
+    return entry.times[STEP]
+
+
+def _optimized(row: Row) -> str:
+    name = _best(row, OURS)
+    return (_seconds(row, STEP, name) or "failed") + (", graphs" if name == GRAPHS else "")
+
+
+def _than_ours(row: Row, name: str) -> str:
+    """How many times as long it took as the faster of ours."""
+    entry, ours = row.entry(name), _best(row, OURS)
+    if entry is not None and entry.error:
+        return "wrong"
+    if not (_ran(row, name) and _ran(row, ours)):
+        return ""
+    theirs, least = _step(row, name), _step(row, ours)
+    overlap = theirs.low <= least.high and least.low <= theirs.high
+    return ("≈" if overlap else "") + times(theirs.median / least.median)
 
 
 # ---- README's rows: what fusing brings, and what torch.compile reaches

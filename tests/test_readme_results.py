@@ -233,12 +233,13 @@ def test_whole_models_show_what_a_step_takes(script):
 
 
 def test_readme_begins_with_whole_models(script, tmp_path):
-    """Against the best of torch.compile's modes, which is another in each row; in the type that
-    the machine is used with, and not those that few know."""
+    """The best of torch.compile's modes and of ours, which are others in each row; in the type
+    that the machine is used with, and not those that few know."""
     rows = []
     for name, dtype, compiled in (
         ("gpt2", "bfloat16", {"compile": 1.5, "max-autotune": 1.25}),
         ("bert", "bfloat16", {}),
+        ("llama", "bfloat16", {"compile": 0.75, "optimize-graphs": 0.5}),
         ("vit", "float32", {}),
         ("moe", "bfloat16", {}),
     ):
@@ -257,5 +258,8 @@ def test_readme_begins_with_whole_models(script, tmp_path):
         *("NVIDIA H200", "8.00 ms", "5.00 ms", "4.00 ms", "2.00×", "1.25×")
     ]
     assert cells(text, "bert")[6:] == ["", "4.00 ms", "2.00×", ""]
+    assert cells(text, "llama")[6:] == ["3.00 ms", "2.00 ms, graphs", "4.00×", "1.50×"]
+    assert "(default, max-autotune)" in text
+    assert "with `graphs=True` where that is faster" in text
     assert "`vit`" not in text
     assert "`moe`" not in text
