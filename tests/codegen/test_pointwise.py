@@ -12,7 +12,7 @@ from codegen.running import Index, Number, run
 from codegen.test_prims import BODIES
 from megafuse.codegen.body import Body, Fetched, Term
 from megafuse.codegen.functor import functor_text
-from megafuse.codegen.generated import generated, source
+from megafuse.codegen.generated import generated, shape, source
 from megafuse.codegen.prims import PRIMS
 from megafuse.runtime import nvrtc, sources
 
@@ -212,3 +212,25 @@ def test_every_primitive_compiles_for_cuda() -> None:
         body = Body("prims", (dtype,) * operands, tuple(op(name, *loads) for name in names))
         kernel = generated(body, "cuda", 1, ("c",) * len(names), ("c",) * operands)
         assert nvrtc.compile_cubin(source(kernel), "sm_80", [sources.KERNELS])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "dtype", "dims", "unroll"),
+    [
+        (4, "BFloat16", 3, 2),
+        (10, "BFloat16", 3, 4),
+        (16, "BFloat16", 3, 1),  # 16 vectors four times over: more than there are registers
+        (10, "BFloat16", 1, 1),  # no index to split
+        (10, "Float", 3, 1),
+    ],
+)
+def test_vectors_that_a_gpus_thread_has_under_way(
+    inputs: int, dtype: str, dims: int, unroll: int
+) -> None:
+    total = load(0, dtype)
+    for operand in range(1, inputs):
+        total = op("add", total, load(operand, dtype))
+    body = Body("added", (dtype,) * inputs, (total,))
+    vector = 8 if dtype == "BFloat16" else 4
+    kernel = generated(body, "cuda", dims, ("c",), ("c",) * inputs, vector=vector)
+    assert shape(kernel).unroll == unroll

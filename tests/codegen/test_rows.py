@@ -253,7 +253,7 @@ def test_several_blocks_share_rows_that_one_does_not_hold() -> None:
     for cols in (1 << 15, 1 << 17, 1 << 20, 50_260):
         launch = row_launch(inputs, frozenset({0}), 0, GpuRow(cols // 4, 4, clusters=True))
         assert launch.cluster > 1, cols
-        assert launch.threads <= 512
+        assert launch.threads <= (512 if launch.cluster == 8 else 256)
         if launch.whole:
             assert launch.items * launch.threads * launch.cluster * 4 >= cols
 
