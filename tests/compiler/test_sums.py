@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from compiler.counted import launches
 from megafuse.compiler import fuse
 from megafuse.compiler.compile import compiled
 from megafuse.compiler.explain import symbols_of
@@ -351,3 +353,24 @@ def test_cuda_sources_compile(function: Callable[..., Any], dtype: torch.dtype) 
         used = compiled_for(kernel, symbols_of(made, args, {}), "sm_75")
         assert used.spilled == 0
         assert used.instructions > 20
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_the_sums_of_a_kernel_are_added_up_in_one_launch() -> None:
+    """A norm's weight and bias, and the bias before it: partial sums, then one kernel for all."""
+
+    def normed(x: Tensor, before: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.layer_norm(x + before, (768,), weight, bias)
+
+    given = [torch.randn(512, 768), *(torch.randn(768) for _ in range(3))]
+    args = [t.cuda().bfloat16().requires_grad_() for t in given]
+    out = fuse(normed)(*args)
+    grad = torch.randn_like(out)
+    call = partial(torch.autograd.grad, out, args, grad, retain_graph=True)
+    call()
+    assert launches(call) == 2
+    exact = [t.detach().double().requires_grad_() for t in args]
+    true_ones = torch.autograd.grad(normed(*exact), exact, grad.double())
+    for made, true in zip(call(), true_ones, strict=True):
+        assert float((made - true).abs().max()) <= 2**-7 * float(true.abs().max())

@@ -570,6 +570,14 @@ add(
     sized((2, 900), (2, 900), dtype=DOUBLE),
 )
 add("sums", "two", lambda x: (x.exp().sum(0), x.exp() + 1, (x * 3).sum(0)), sized((130, 36)))
+# More than one launch adds up, and not all of one dtype.
+add(
+    "sums",
+    "six",
+    lambda x: (*[(x * k).sum(0) for k in range(1, 4)], *[(x + k).float().sum(0) for k in range(3)]),
+    sized((130, 36), dtype=HALF),
+    sized((90, 700)),
+)
 add("sums", "of_rows", lambda x: x.softmax(-1).mean(0), sized((100, 8)), sized((50, 300)))
 add(
     "sums",

@@ -47,6 +47,22 @@ def test_heads_that_are_joined_are_written_once() -> None:
     assert [int(size == 1) for size in written.strides] == [0, 0, 0, 1]
 
 
+def test_turned_heads_of_a_product_lie_as_its_columns() -> None:
+    """As eager leaves them: an attention's result lies as its query does."""
+
+    def attended(x: Tensor, weight: Tensor, angle: Tensor, key: Tensor) -> Tensor:
+        query = (x @ weight).unflatten(-1, (4, 8)).transpose(1, 2)
+        half = torch.cat((-query[..., 4:], query[..., :4]), -1)
+        query = query * angle.cos() + half * angle.sin()
+        return F.scaled_dot_product_attention(query, key, key).transpose(1, 2).flatten(2)
+
+    x, weight, angle = torch.randn(2, 5, 6), torch.randn(6, 32), torch.randn(5, 8)
+    plan = check(attended, x, weight, angle, torch.randn(2, 4, 5, 8))
+    turned = next(each for each in plan.kernels if len(each.shape) == 4)
+    heads, tokens = (turned.writes[0].strides[d] for d in (1, 2))
+    assert (heads, tokens) == (8, 32)
+
+
 def test_sums_of_groups_are_written_joined() -> None:
     def joined(x: Tensor, weight: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         groups = x.unflatten(1, (2, 2)).sum(2)

@@ -15,6 +15,7 @@ import sympy
 from megafuse.graph.affine import contiguous, same_strides
 from megafuse.graph.coordinates import same_shape
 from megafuse.graph.ir import Input, Pointwise, Result, Size, Value, View, axis
+from megafuse.graph.storage import base_of, view_strides
 
 Order = tuple[int, ...]  # dimensions from the outermost in memory to the innermost
 
@@ -24,6 +25,7 @@ class Layouts:
 
     def __init__(self, values: Sequence[Value]) -> None:
         self._orders: dict[Value, Order | None] = {}
+        self._views: dict[View, Order | None] = {}
         for value in values:
             self._orders[value] = self._order(value)
 
@@ -38,8 +40,20 @@ class Layouts:
         if isinstance(value, Pointwise):
             for operand in value.inputs:
                 if len(operand.shape) > 1 and same_shape(operand.shape, value.shape):
-                    return self._orders.get(operand)
+                    is_view = isinstance(operand, View)
+                    return self._of_view(operand) if is_view else self._orders.get(operand)
         return None
+
+    def _of_view(self, view: View) -> Order | None:
+        """Of the heads that a product's columns are, which an attention wants as they lie: its
+        result lies as its query does, and what follows was traced for that. (Llama's queries, out
+        of a rotary embedding: each layer's result was copied, 12.7 us of 520 on an H200.)"""
+        if view not in self._views:
+            base, at = base_of(view)
+            known = base.strides if isinstance(base, (Input, Result)) else self.strides(base)
+            seen = view_strides(known, view, at)
+            self._views[view] = None if seen is None else order_of(view.shape, seen[0])
+        return self._views[view]
 
 
 def memory_order(value: Value, depth: int = 32) -> Order:

@@ -96,9 +96,10 @@ struct SumCuda : PointwiseCuda<K, kVector, 1, Index> {
     const Index step = Index(gridDim.y) * kTall;
     Index a = Index(blockIdx.y) * kTall + y;
     if (k < kept) {
-      // A bare sum, such as that of partial sums, has too few blocks to wait for each row.
-      constexpr int kUnderWay = 8;
-      if constexpr (K::operands == 2)
+      // Bare sums, such as those of partial sums, have too few blocks to wait for each row.
+      constexpr int kUnderWay = K::outputs == 1 ? 8 : 4;
+      constexpr bool kBare = ((Out<O>::walk == 'r') && ...);
+      if constexpr (kBare && K::operands == 2 * K::outputs)
         for (; a + (kUnderWay - 1) * step < outer; a += kUnderWay * step)
           add_rows<kUnderWay>(k, a, step, all);
       for (; a < outer; a += step) add<1, kVector>(place(segment, k, a), all);

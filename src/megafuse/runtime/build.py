@@ -31,7 +31,9 @@ _UP_TO_FOUR = {"count": {str(count): str(count) for count in range(1, 5)}}
 # What the host runtime launches on its own behalf (runtime/host/core/sums.h, epilogue.h, widened.h,
 # split.h, dropout_add.h).
 PASSES = {
-    "sum_parts": Functors("Same<{F}>", "Same<{F}>", header="sum_parts.h"),
+    "sum_parts": Functors(
+        "Same<{F}, {count}>", "Same<{F}, {count}>", header="sum_parts.h", choices=_UP_TO_FOUR
+    ),
     "linear_epilogue": Functors(
         "LinearEpilogue<{F}, {act}, {Pre}>",
         "LinearEpilogueBackward<{F}, {act}>",

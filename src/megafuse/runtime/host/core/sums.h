@@ -196,32 +196,40 @@ inline Launch planned(const Request& request, const Space& space, const SumPlan&
   return launch;
 }
 
-// Columns of partial sums, `apart` from one part to the next, added up to `out`. On the CPU `out`
-// must begin as 0.
-inline void add_parts(const at::Tensor& partial, int64_t first, int64_t columns, void* out,
-                      at::ScalarType dtype) {
-  static const Functor* const functor = new Functor("sum_parts");
+// The sums that one launch adds up (kernels/sum_parts.h).
+constexpr size_t kMostTotals = 4;
+
+// Sums of `columns` each that follow each other in partial[parts, …] from `first` on, added up to
+// where they go, all as `dtype`. On the CPU `outs` must begin as 0.
+inline void add_parts(const at::Tensor& partial, int64_t first, int64_t columns,
+                      at::ArrayRef<void*> outs, at::ScalarType dtype) {
+  static const Functor* const functor =
+      new Functor("sum_parts", {{"count", {"1", "2", "3", "4"}}});
+  TORCH_INTERNAL_ASSERT(outs.size() <= kMostTotals);
   const int64_t parts = partial.size(0), apart = partial.size(1);
-  const Given given(*functor);
+  const Given given = Given(*functor).choose(0, int(outs.size()) - 1);
   Request request{given, Family::kSumColumns, partial.device(), partial.scalar_type(),
                   partial.scalar_type() == at::kDouble};
   Space space;
   space.numel = parts * columns;
-  space.outputs = 1;
+  space.outputs = int(outs.size());
   space.dims = 3;
-  Operand& sum = space.add(dtype, 'r', out);
-  Operand& read = space.add(partial.scalar_type(), 'c', partial.const_data_ptr());
-  read.word += uint64_t(first * read.bytes());
   // A few columns are summed as that many long rows, with a stride: as columns they would keep a
   // few threads busy.
   const bool as_rows = columns < 64;
   SumPlan plan{true, as_rows ? 1 : parts, columns, as_rows ? parts : 1};
   const int64_t sizes[] = {plan.inner, plan.kept, plan.outer};
   const int64_t strides[] = {as_rows ? apart : 0, 1, as_rows ? 0 : apart};
-  for (int d = 0; d < 3; ++d) {
-    space.size[d] = sizes[d];
-    read.stride[d] = strides[d];
-    sum.stride[d] = d == 1;
+  std::copy_n(sizes, 3, space.size);
+  for (size_t i = 0; i < outs.size(); ++i) {
+    Operand& sum = space.add(dtype, 'r', outs[i]);
+    sum.result = int8_t(i);
+    for (int d = 0; d < 3; ++d) sum.stride[d] = d == 1;
+  }
+  for (size_t i = 0; i < outs.size(); ++i) {
+    Operand& read = space.add(partial.scalar_type(), 'c', partial.const_data_ptr());
+    read.word += uint64_t((first + int64_t(i) * columns) * read.bytes());
+    std::copy_n(strides, 3, read.stride);
   }
   choose_family(request, space, plan);
   // A block has 32 vectors of columns: narrower ones where that makes too few blocks. (768
@@ -239,7 +247,8 @@ inline at::Tensor add_parts(const at::Tensor& partial, at::ScalarType dtype) {
   const int64_t columns = partial.size(1);
   at::Tensor out = partial.is_cuda() ? allocate({columns}, {}, dtype, partial.device())
                                      : at::zeros({columns}, partial.options().dtype(dtype));
-  add_parts(partial, 0, columns, out.mutable_data_ptr(), dtype);
+  void* const to = out.mutable_data_ptr();
+  add_parts(partial, 0, columns, to, dtype);
   return out;
 }
 

@@ -112,7 +112,6 @@ inline char* address(const Sum& sum) {
 inline void finish_sum(const Sum& sum, const at::Tensor& partial, int64_t n, int64_t kept) {
   const at::ScalarType dtype = sum.out.scalar_type();
   char* const to = address(sum);
-  if (partial.is_cuda()) return add_parts(partial, n * kept, kept, to, dtype);
   const double* const from = partial.const_data_ptr<double>() + n * kept;
   const int64_t parts = partial.size(0), apart = partial.size(1);
   if (dtype == at::kDouble)
@@ -123,6 +122,26 @@ inline void finish_sum(const Sum& sum, const at::Tensor& partial, int64_t n, int
     add_rows(from, parts, apart, kept, reinterpret_cast<at::Half*>(to));
   else
     add_rows(from, parts, apart, kept, reinterpret_cast<at::BFloat16*>(to));
+}
+
+// The same of all that have parts here. On CUDA those of one dtype that follow each other are one
+// launch: the gradients of a norm's weight and bias, and of the bias before it. (768 columns each:
+// 3.4 us of an H200's time, and 1.2 to the next one, for any of them.)
+inline void finish_sums(at::ArrayRef<const Sum*> sums, const at::Tensor& partial, int64_t kept) {
+  if (sums.empty()) return;
+  if (!partial.is_cuda()) {
+    for (size_t n = 0; n < sums.size(); ++n) finish_sum(*sums[n], partial, int64_t(n), kept);
+    return;
+  }
+  for (size_t first = 0, last; first < sums.size(); first = last) {
+    const at::ScalarType dtype = sums[first]->out.scalar_type();
+    c10::SmallVector<void*, kMostTotals> outs;
+    for (last = first; last < sums.size() && outs.size() < kMostTotals &&
+                       sums[last]->out.scalar_type() == dtype;
+         ++last)
+      outs.push_back(address(*sums[last]));
+    add_parts(partial, int64_t(first) * kept, kept, outs, dtype);
+  }
 }
 
 // Terms of the whole index space, added up by the library one dimension after another.
@@ -176,14 +195,14 @@ inline void run_summing(Launch& launch, const SumWay& way, const SumList& sums,
                                             first * parts.element_size());
   }
   launch.run();
-  int64_t n[] = {0, 0};
-  for (size_t i = 0; i < sums.size(); ++i) {
-    const bool by_segment = sums[i].by_segment;
+  c10::SmallVector<const Sum*, 4> in_parts[2];
+  for (size_t i = 0; i < sums.size(); ++i)
     if (whole[i].defined())
       sum_whole(sums[i], std::move(whole[i]));
     else
-      finish_sum(sums[i], partial[by_segment], n[by_segment]++, way.kept_of(by_segment));
-  }
+      in_parts[sums[i].by_segment].push_back(&sums[i]);
+  for (const bool by_segment : {false, true})
+    finish_sums(in_parts[by_segment], partial[by_segment], way.kept_of(by_segment));
 }
 
 }  // namespace megafuse::graph
