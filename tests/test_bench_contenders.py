@@ -48,6 +48,7 @@ def test_an_op_stands_first():
     assert found[1].make() is OP.reference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPS)
 def test_compile_gets_the_whole_op(name):
     """A reference that Dynamo cannot trace in one piece would make torch.compile look slow."""
@@ -248,6 +249,7 @@ def test_defaults_survive(counting):
     assert torch.equal(compiled(function)(torch.ones(2)), torch.full((2,), 6.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [nn.Linear(4, 4), torch.exp, Doubling(), Doubling().__call__])
 def test_many_shapes_of_what_is_no_plain_function(counting, kind):
     """As several calls of mf.bench on the same module have them."""

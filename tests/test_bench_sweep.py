@@ -40,6 +40,7 @@ def test_the_same_seed_draws_the_same_cases():
     assert drawn(200, seed=3) != drawn(200, seed=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_op_dtype_mode_kind_and_layout_comes_up(device):
     found = drawn(1200, device)
@@ -55,6 +56,7 @@ def test_every_op_dtype_mode_kind_and_layout_comes_up(device):
         assert any(name in dict(c.choices) for c in found if c.op == op)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_sizes_that_models_have_and_sizes_that_they_have_not(device):
     rows = [c.shape for c in drawn(1500, device) if c.shape[1:] and OPS[c.op].family != "composite"]
@@ -70,6 +72,7 @@ def test_sizes_that_models_have_and_sizes_that_they_have_not(device):
     assert {c.shape[0] for c in layers} == set(draw.FEW_ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_no_case_is_larger_than_the_device_is_given(device):
     for c in drawn(1000, device):
@@ -87,6 +90,7 @@ def test_primes_are_prime():
         assert all(n % d for d in range(2, math.isqrt(n) + 1)), n
 
 
+@pytest.mark.slow
 def test_every_case_can_be_called():
     """The arguments are what the op takes, and where a backward is wanted there is one."""
     tiny = [c for c in drawn(1200, seed=7) if math.prod(c.shape) * (c.features or 1) < 2**12]

@@ -105,6 +105,7 @@ def test_bad_cache_is_said_without_a_traceback(capsys, empty_cache):
     assert "not a directory" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a pipe of the POSIX shell")
 def test_module_runs_and_a_closed_pipe_is_no_error():
     command = f"'{sys.executable}' -m megafuse ops | head -n 1"

@@ -105,6 +105,7 @@ def test_options_of_our_command_exist(text, capsys):
         assert named <= set(re.findall(r"[-\w]+", capsys.readouterr().out))
 
 
+@pytest.mark.slow
 @EACH
 def test_scripts_and_their_options_exist(text):
     """`python file.py --option`: the file is there, and its help knows the option."""

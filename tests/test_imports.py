@@ -52,6 +52,7 @@ def imports(source: str) -> Iterator[Import]:
                 yield Import(node.lineno, folder if folder in table() else FACE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", table())
 def test_a_folder_imports_what_the_guide_allows(folder: str) -> None:
     allowed = [folder, *table()[folder]]

@@ -167,6 +167,7 @@ def with_specials(x):
     return np.concatenate([x, np.array([*SPECIALS, 0.5, -0.5, 1.0, -1.0], np.float32)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_DOUBLE)
 def test_what_is_done_in_double(library, name):
     """Everywhere, also where arguments are so large that 2 pi has to be known to 200 bits."""

@@ -95,6 +95,7 @@ CANCEL = ("query", "key", "q_proj", "k_proj", "q_lin", "k_lin", "c_attn")
 BETWEEN_BATCHES = 8.0
 
 
+@pytest.mark.slow
 def test_gradients(family: Family, device: str) -> None:
     torchs = family.make().to(device).train()
     ours, exact = converted(torchs), copy.deepcopy(torchs).double()

@@ -102,6 +102,15 @@ def test_values_have_every_choice_and_every_op_in_every_dtype():
         assert pairs == {(op, dtype) for op in ("one", "two") for dtype in FLOATS}
 
 
+def test_gradients_of_rows_have_every_op_and_every_dtype():
+    everything = combined(min(selection.OPS))
+    for device in DEVICES:
+        here = on(selection.quick(everything), device)
+        assert {item.callspec.params["case"].name for item in here} == {"one", "two"}
+        assert values(here, "dtype") == values(everything, "dtype")
+        assert len(here) <= 2 + len(FLOATS) + 3
+
+
 def test_the_order_of_collection_does_not_matter():
     everything = combined("test_layout")
     names = [{item.nodeid for item in selection.quick(o)} for o in (everything, everything[::-1])]

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import megafuse as mf
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,6 +34,7 @@ def test_nothing_is_missing():
     assert functions <= called()
 
 
+@pytest.mark.slow
 def test_runs_and_says_what_it_shows():
     ran = subprocess.run(
         [sys.executable, str(EXAMPLE), "--device", "cpu"],

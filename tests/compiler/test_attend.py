@@ -19,6 +19,8 @@ from megafuse.compiler.backend import backend
 from megafuse.graph import proof
 from megafuse.graph.ir import Value
 
+pytestmark = pytest.mark.slow  # compiles seconds for each test
+
 
 @pytest.fixture(autouse=True)
 def everywhere(monkeypatch: pytest.MonkeyPatch, anew: None) -> None:

@@ -15,6 +15,8 @@ from megafuse.compiler import fuse
 from megafuse.compiler.compile import compiled
 from megafuse.graph.plan import Call
 
+pytestmark = pytest.mark.slow  # compiles seconds for each test
+
 
 def log_p(x: Tensor, at: Tensor) -> Tensor:
     return x.log_softmax(-1).gather(-1, at.unsqueeze(-1)).squeeze(-1)

@@ -13,6 +13,8 @@ from megafuse.compiler import fuse
 from megafuse.compiler.fuzz import Argument, Program, check, trial
 from megafuse.graph import torch_versions
 
+pytestmark = pytest.mark.slow  # compiles seconds for each test
+
 
 def test_a_reduction_of_one_element_in_16_bits() -> None:
     """The row functor looked below a field of the row for what it stores."""

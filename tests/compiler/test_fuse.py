@@ -124,6 +124,7 @@ def test_many_variants_end_in_a_warning(caplog: pytest.LogCaptureFixture) -> Non
     assert said.endswith("unfused.")
 
 
+@pytest.mark.slow
 def test_the_warning_names_what_changed_from_call_to_call(caplog: pytest.LogCaptureFixture) -> None:
     rate, fixed = 0.0, 2.0
     fused = fuse(lambda x: x * rate + fixed)

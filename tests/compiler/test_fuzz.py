@@ -81,6 +81,7 @@ def wrong_cosine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megafuse.codegen.scope.expression", planted)
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_found_and_shrunk(wrong_cosine: None) -> None:
     program = Program.of_source(PLANTED, ARGUMENTS)
     outcome = trial(program)

@@ -12,6 +12,8 @@ from megafuse.compiler import fuse
 from megafuse.compiler.fuzz import Argument, Program, check
 from megafuse.graph.lowering import losses
 
+pytestmark = pytest.mark.slow  # compiles seconds for each test
+
 CLASSES = 2051
 
 FORMS = {

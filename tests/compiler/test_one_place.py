@@ -14,6 +14,8 @@ from compiler.placed import here
 from megafuse.compiler import fuse
 from megafuse.compiler.compile import compiled
 
+pytestmark = pytest.mark.slow  # compiles seconds for each test
+
 SHAPES = ((5, 7), (33, 1), (1, 1), (1, 9), (6, 4))
 
 

@@ -18,6 +18,8 @@ from megafuse.compiler.explain import symbols_of
 from megafuse.compiler.machine_code import cuda_kernel
 from megafuse.graph.plan import Kernel
 
+pytestmark = pytest.mark.slow  # compiles seconds for each test
+
 Rotary = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 

@@ -18,6 +18,8 @@ from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
 from megafuse.graph.plan import Call, Kernel, Plan
 
+pytestmark = pytest.mark.slow  # compiles seconds for each test
+
 HALVES = [torch.bfloat16, torch.float16]
 
 

@@ -17,6 +17,8 @@ from megafuse.compiler.fused import Fused
 from megafuse.graph import draws, philox
 from megafuse.graph.plan import Call, Kernel
 
+pytestmark = pytest.mark.slow  # compiles seconds for each test
+
 ROWS, COLS = 257, 1021  # 262,397 elements
 DTYPES = [
     torch.float32,

@@ -556,6 +556,7 @@ def test_other_options_replace_what_is_there() -> None:
             assert replays(model) == ([STEPS - 2] if graphs else [])
 
 
+@pytest.mark.slow
 def test_deoptimize_lets_recordings_go() -> None:
     _, ours = pair()
     loss = ours(tokens()).square().mean()

@@ -17,6 +17,8 @@ from megafuse.compiler.labels import saved
 from megafuse.graph import recompute
 from megafuse.graph.ir import Input
 
+pytestmark = pytest.mark.slow  # compiles seconds for each test
+
 
 def made_for_gpu(function: Any, *args: Any) -> Compiled:
     """Its kernels, without a GPU."""

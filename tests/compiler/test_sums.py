@@ -18,7 +18,7 @@ from megafuse.compiler.explain import symbols_of
 from megafuse.compiler.machine_code import compiled_for
 from megafuse.runtime import generated, nvrtc
 
-pytestmark = pytest.mark.usefixtures("poisoned")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("poisoned")]
 
 
 def products(x: Tensor, y: Tensor) -> Tensor:

@@ -392,6 +392,7 @@ def made_once() -> Tensor:
     return torch.arange(3.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gradients", [False, True])
 def test_a_tensor_that_is_kept_elsewhere_is_refused(gradients: bool) -> None:
     """A later call would put nothing there, and what the first has put there is no tensor."""

@@ -151,6 +151,7 @@ for act in ("gelu", "gelu_tanh", "relu"):
     assert run(COUNTED + code, env)[0] == "gelu\ngelu_tanh\nrelu\n"
 
 
+@pytest.mark.slow
 def test_a_program_says_which_argument_it_misses(env: dict[str, str]) -> None:
     code = """
 @op(kernel=Program(name="dropout_add"), flops=(1, 1), sample=lambda draw: (draw.full(),))

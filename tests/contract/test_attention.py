@@ -73,6 +73,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu")
     return torch.randn(shape, device=device).to(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
 @pytest.mark.parametrize("dim", [1, 17, 32, 40, 64, 80, 96, 128, 192, 256])
@@ -100,6 +101,7 @@ def _masks(batch: int, heads: int, queries: int, keys: int, device: str) -> dict
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", _masks(1, 1, 2, 1, "cpu"))
@@ -136,6 +138,7 @@ def test_groups_and_lengths(
     check(q, k, v, causal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["whole", "bool", "infinite"])
@@ -187,6 +190,7 @@ def test_layouts_are_followed_without_copies(device: str) -> None:
     assert mf.attention(*whole).is_contiguous()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("kind", ["none", "keys", "bool"])
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)

@@ -312,6 +312,7 @@ def test_limits_are_the_host_runtimes() -> None:
     assert constant("torch/op.h", "kMaxArgs") == checks.MAX_ARGUMENTS
 
 
+@pytest.mark.slow
 def test_a_broken_op_breaks_only_itself(tmp_path: Path) -> None:
     """A typo in a copy of the package: the others are there, this one says what is wrong."""
     package = tmp_path / "megafuse"

@@ -83,6 +83,7 @@ def test_only_some_outputs_have_a_gradient(case: Case, device: str) -> None:
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in ONE_EACH_DIFFERENTIABLE if c.op.random], ids=str)
 def test_gradcheck_of_random_ops(case: Case, device: str) -> None:
     """With the seed set before each call the op is a function, and its backward must redraw."""
@@ -123,6 +124,7 @@ def test_rows_of_one_and_two(case: Case, device: str) -> None:
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", shaped(ONE_EACH_DIFFERENTIABLE), ids=str)
 def test_error_of_larger_rows(case: Case, dtype: torch.dtype, device: str) -> None:
     check_gradients(case, case.args((513, 129), dtype, device))
@@ -180,6 +182,7 @@ def shrunk(
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("case", pointwise(ONE_EACH_DIFFERENTIABLE), ids=str)
 def test_broadcast_operands(case: Case, pattern: str, device: str) -> None:

@@ -65,6 +65,7 @@ def test_other_dtypes(name: str, dtype: torch.dtype, device: str) -> None:
         compare(name, *arguments(name, x, other, wide))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [(333,), (77, 333), (77, 1), (5, 1, 333)], ids=str)
 def test_masked_softmax(mask: tuple[int, ...], device: str) -> None:
     x = drawn((5, 77, 333), torch.bfloat16, device)

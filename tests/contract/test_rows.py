@@ -93,6 +93,7 @@ def test_row_lengths(name: str, cols: int, device: str) -> None:
     compare(name, *arguments[name], grads=(True,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cols", [5, 24, 64, 1000, 8192, 70001])
 @pytest.mark.parametrize("name", ["residual_layer_norm", "residual_rms_norm"])
 def test_residual_row_lengths(name: str, cols: int, device: str) -> None:
@@ -106,6 +107,7 @@ def many_rows(cols: int, device: str) -> int:
     return 5 if device == "cpu" else max(10_000_000 // cols, 400)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cols", [256, 768, 1000, 4096, 8192, 16384, 40000, 65536])
 @pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "residual_layer_norm"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
@@ -118,6 +120,7 @@ def test_many_rows(name: str, cols: int, dtype: torch.dtype, device: str) -> Non
         compare(name, x, weight, *([bias] if name == "layer_norm" else []), 0.5, grads=(True,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cols", [768, 16384])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
 def test_many_rows_with_dropout(cols: int, dtype: torch.dtype, device: str) -> None:
@@ -161,6 +164,7 @@ def test_dtypes(name: str, cols: int, dtype: torch.dtype, device: str) -> None:
         compare(name, *arguments[name], grads=(True,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cols", [3, 24])
 def test_many_short_rows(cols: int, device: str) -> None:
     x = drawn((100_003, cols), torch.float32, device)
@@ -256,6 +260,7 @@ MASKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", MASKS, ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 def test_mask_shapes(shape: tuple[int, ...], causal: bool, device: str) -> None:
@@ -322,6 +327,7 @@ def test_special_values(value: str, cols: int, dtype: torch.dtype, device: str) 
         same_class("residual_layer_norm", ours, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_pieces_of_a_long_softmax(dtype: torch.dtype, device: str) -> None:
     """The CPU finds a row's exponentials piece by piece, 65,536 elements each, and keeps them: a
@@ -488,6 +494,7 @@ def test_nothing_is_drawn_without_dropout(device: str) -> None:
 # ---- second derivatives
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["softmax", "layer_norm", "residual_layer_norm", "residual_rms_norm"]
 )

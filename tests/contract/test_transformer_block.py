@@ -66,6 +66,7 @@ def close(got: list[Tensor], want: list[Tensor], tolerance: float) -> None:
         assert error <= tolerance * size, f"{name}: {error:.1e} of {size:.1e}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("act", ["gelu", "gelu_tanh", "relu"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)

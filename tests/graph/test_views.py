@@ -84,6 +84,7 @@ def factors(of: int, count: int, draw: random.Random) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", range(20))
 def test_views_of_numbers_have_eagers_sizes(index: int) -> None:
     """Shapes of any numbers, −1 among them, of symbolic tensors."""

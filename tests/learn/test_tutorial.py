@@ -113,6 +113,7 @@ def test_each_step_on_the_gpu(number, capsys):
     assert f"Step {number} of 9" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_page(tmp_path, capsys):
     page = tmp_path / "page.html"

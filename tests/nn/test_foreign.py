@@ -170,6 +170,7 @@ def test_gradients(make, kind: str) -> None:
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-4 * size, msg=name)
 
 
+@pytest.mark.slow
 @recognised
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 def test_dtypes(make, kind: str, dtype: torch.dtype) -> None:
@@ -182,6 +183,7 @@ def test_dtypes(make, kind: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(got, expected, rtol=0.03, atol=0.06)
 
 
+@pytest.mark.slow
 @recognised
 def test_autocast(make, kind: str) -> None:
     module = make().eval()

@@ -48,6 +48,7 @@ PAIRS: dict[str, tuple[Callable, Callable]] = {
 pairs = pytest.mark.parametrize(("make", "cls"), PAIRS.values(), ids=list(PAIRS))
 
 
+@pytest.mark.slow
 @pairs
 def test_shares_the_parameters(make: Callable, cls: type) -> None:
     module = make()

@@ -51,6 +51,7 @@ def test_device_and_dtype_of_the_parameters(case: Case, device: str) -> None:
     assert {(p.device.type, p.dtype) for p in made.parameters()} <= {(device, torch.bfloat16)}
 
 
+@pytest.mark.slow
 @each
 def test_meta_then_to_empty(case: Case) -> None:
     twin = case.pair()[1]
@@ -290,6 +291,7 @@ def fresh_compiler() -> None:
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 @each
 def test_compile(case: Case, device: str) -> None:
