@@ -90,15 +90,14 @@ MF_INLINE F over(F a, F b) {
 // a / b, for a b that is the same all along a row. The GPU multiplies by b's reciprocal, which
 // compilers compute once a row, and corrects the quotient by what it is off: the bits of division
 // (Markstein 1990), but where |a| is below 1e-30, or the quotient at an end of float's range: there
-// it may be off by an ulp. The correction of a quotient by 0, or of one that is infinite, is NaN, and
-// is left out. Six instructions an element: `by` is not below 0, so that a 0 keeps its sign.
+// it may be off by an ulp. What is infinite, 0 or NaN needs no correction.
 MF_INLINE float over_row(float a, float b) {
 #if MF_ON_GPU
-  const float size = abs(b) < 0x1p-64f ? 0x1p64f : 1.0f;  // 1 / by is finite, unless b is 0
-  const float scale = copysign(size, b), by = b * scale, reciprocal = 1.0f / by;
-  const float of = a * scale, quotient = of * reciprocal;
-  const float better = fma(fma(by, quotient, -of), -reciprocal, quotient);
-  return select(better == better, better, quotient);
+  const float scale = abs(b) < 0x1p-64f ? 0x1p64f : 1.0f;  // 1 / b is finite, unless b is 0
+  const float by = b * scale, of = a * scale, reciprocal = 1.0f / by;
+  const float quotient = of * reciprocal, size = abs(quotient);
+  const float better = fma(fma(-by, quotient, of), reciprocal, quotient);
+  return select((size > 0.0f) & (size < infinity<float>()), better, quotient);
 #else
   return a / b;
 #endif
