@@ -203,8 +203,7 @@ constexpr size_t kMostTotals = 4;
 // where they go, all as `dtype`. On the CPU `outs` must begin as 0.
 inline void add_parts(const at::Tensor& partial, int64_t first, int64_t columns,
                       at::ArrayRef<void*> outs, at::ScalarType dtype) {
-  static const Functor* const functor =
-      new Functor("sum_parts", {{"count", {"1", "2", "3", "4"}}});
+  static const Functor* const functor = new Functor("sum_parts", {{"count", {"1", "2", "3", "4"}}});
   TORCH_INTERNAL_ASSERT(outs.size() <= kMostTotals);
   const int64_t parts = partial.size(0), apart = partial.size(1);
   const Given given = Given(*functor).choose(0, int(outs.size()) - 1);

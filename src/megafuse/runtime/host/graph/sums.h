@@ -125,21 +125,20 @@ inline void finish_sum(const Sum& sum, const at::Tensor& partial, int64_t n, int
 }
 
 // The same of all that have parts here. On CUDA those of one dtype that follow each other are one
-// launch: the gradients of a norm's weight and bias, and of the bias before it. (768 columns each:
-// 3.4 us of an H200's time, and 1.2 to the next one, for any of them.)
+// launch: the gradients of a norm's weight and bias, and of the bias before it. (768 columns each
+// on an H200: 5.0 us for three together, 3.4 for one and 1.2 until the next.)
 inline void finish_sums(at::ArrayRef<const Sum*> sums, const at::Tensor& partial, int64_t kept) {
   if (sums.empty()) return;
   if (!partial.is_cuda()) {
     for (size_t n = 0; n < sums.size(); ++n) finish_sum(*sums[n], partial, int64_t(n), kept);
     return;
   }
-  for (size_t first = 0, last; first < sums.size(); first = last) {
+  for (size_t first = 0, next = 0; first < sums.size(); first = next) {
     const at::ScalarType dtype = sums[first]->out.scalar_type();
+    const auto goes_with = [&](const Sum& sum) { return sum.out.scalar_type() == dtype; };
     c10::SmallVector<void*, kMostTotals> outs;
-    for (last = first; last < sums.size() && outs.size() < kMostTotals &&
-                       sums[last]->out.scalar_type() == dtype;
-         ++last)
-      outs.push_back(address(*sums[last]));
+    while (next < sums.size() && outs.size() < kMostTotals && goes_with(*sums[next]))
+      outs.push_back(address(*sums[next++]));
     add_parts(partial, int64_t(first) * kept, kept, outs, dtype);
   }
 }
