@@ -35,7 +35,7 @@ CPP_SOURCES = $(shell find src examples \( -name '*.h' -o -name '*.cpp' -o -name
 help:
 	@echo 'make demo     run simple_demo.py on this machine, write report.html'
 	@echo 'make test     every op, every promise: nine or ten minutes on 2 cores  (PYTEST_ARGS="-k gelu -x")'
-	@echo 'make test-all  with every two parameters together, and long tests: forty minutes more'
+	@echo 'make test-all  with every two parameters together, and long tests: three quarters of an hour more'
 	@echo 'make test-every  every combination: hours'
 	@echo 'make lint     ruff, mypy, clang-format; changes nothing'
 	@echo 'make format   let ruff and clang-format rewrite the sources'
