@@ -40,8 +40,9 @@ class Layouts:
         if isinstance(value, Pointwise):
             for operand in value.inputs:
                 if len(operand.shape) > 1 and same_shape(operand.shape, value.shape):
-                    is_view = isinstance(operand, View)
-                    return self._of_view(operand) if is_view else self._orders.get(operand)
+                    if isinstance(operand, View):
+                        return self._of_view(operand)
+                    return self._orders.get(operand)
         return None
 
     def _of_view(self, view: View) -> Order | None:
