@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from megafuse.bench.result import STEP, Result, Row, Span, read
+from megafuse.bench.result import STEP, Result, Row, Span, Speedup, read
 from megafuse.bench.table import count, seconds, share, size_of, times
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -243,8 +243,10 @@ def _speedup(row: Row, name: str, clock: str) -> str:
     entry, found = row.entry(name), row.speedups.get(name, {}).get(clock)
     if entry is not None and entry.error:
         return "wrong"
-    if found is None:
-        return ""
+    return "" if found is None else _ratio(found)
+
+
+def _ratio(found: Speedup) -> str:
     return ("≈" if found.verdict == "ambiguous" else "") + times(found.median)
 
 
@@ -316,7 +318,7 @@ def whole_models(results: Sequence[Result]) -> str:
     ]
     if not shown:
         return ""
-    ran = [name for name in COMPILE_MODES if any(_ran(row, name) for _, row in shown)]
+    ran = [name for name in COMPILE_MODES if any(_steps(row, [name]) for _, row in shown)]
     modes = ", ".join("default" if name == "compile" else name for name in ran)
     words = f"torch.compile: the fastest of its modes that ran ({modes})."
     if any(_best(row, OURS) == GRAPHS for _, row in shown):
@@ -324,21 +326,16 @@ def whole_models(results: Sequence[Result]) -> str:
     return f"{_beside(columns, shown)}\n\n{words}"
 
 
-def _ran(row: Row, name: str) -> bool:
-    entry = row.entry(name)
-    return entry is not None and not entry.error and STEP in entry.times
+def _steps(row: Row, names: Sequence[str]) -> dict[str, Span]:
+    """Of those that ran."""
+    found = {name: row.entry(name) for name in names}
+    return {n: e.times[STEP] for n, e in found.items() if e and not e.error and STEP in e.times}
 
 
 def _best(row: Row, names: Sequence[str]) -> str:
     """That of these which takes least time."""
-    ran = [name for name in names if _ran(row, name)]
-    return min(ran, key=lambda name: _step(row, name).median, default=names[0])
-
-
-def _step(row: Row, name: str) -> Span:
-    entry = row.entry(name)
-    assert entry is not None
-    return entry.times[STEP]
+    steps = _steps(row, names)
+    return min(steps, key=lambda name: steps[name].median, default=names[0])
 
 
 def _optimized(row: Row) -> str:
@@ -351,11 +348,8 @@ def _than_ours(row: Row, name: str) -> str:
     entry, ours = row.entry(name), _best(row, OURS)
     if entry is not None and entry.error:
         return "wrong"
-    if not (_ran(row, name) and _ran(row, ours)):
-        return ""
-    theirs, least = _step(row, name), _step(row, ours)
-    overlap = theirs.low <= least.high and least.low <= theirs.high
-    return ("≈" if overlap else "") + times(theirs.median / least.median)
+    steps = _steps(row, (name, ours))
+    return _ratio(Speedup.of(steps[name], steps[ours])) if len(steps) == 2 else ""
 
 
 # ---- README's rows: what fusing brings, and what torch.compile reaches

@@ -8,7 +8,6 @@ as many as it takes for
     every kind of op (pointwise, rows or composite), every module,
     every value of every other parameter,
     and in the tests of VALUES every op, every choice of its arguments, and every dtype of each
-    (in those of CHOICES and OPS every choice, or every op)
 
 to be there, on each device. Its thorough ones, which `make test-all` adds, are as many as it takes
 for every op with every choice, and every two values of two parameters together, ops by their kind:
@@ -36,11 +35,10 @@ VALUES = {
     "test_value",
     "test_rows",
     "test_error_of_every_choice",
+    "test_error_of_rows",
 }
 # Of these every choice, in one dtype or another.
 CHOICES = {"test_results_and_gradients_are_torchs"}
-# Of these every op: each of their tests compiles several kernels.
-OPS = {"test_error_of_rows"}
 
 
 def quick(items: Iterable[pytest.Item]) -> list[pytest.Item]:
@@ -112,8 +110,6 @@ def _facts(item: pytest.Item) -> set[Hashable]:
             facts |= {(device, "choice", str(value)), (device, op, dtype)}
         elif item.originalname in CHOICES:
             facts.add((device, name, str(value)))
-        elif item.originalname in OPS:
-            facts.add((device, name, op))
         else:
             facts.add((device, name, _kind(value)))
     return facts

@@ -102,15 +102,6 @@ def test_values_have_every_choice_and_every_op_in_every_dtype():
         assert pairs == {(op, dtype) for op in ("one", "two") for dtype in FLOATS}
 
 
-def test_gradients_of_rows_have_every_op_and_every_dtype():
-    everything = combined(min(selection.OPS))
-    for device in DEVICES:
-        here = on(selection.quick(everything), device)
-        assert {item.callspec.params["case"].name for item in here} == {"one", "two"}
-        assert values(here, "dtype") == values(everything, "dtype")
-        assert len(here) <= 2 + len(FLOATS) + 3
-
-
 def test_the_order_of_collection_does_not_matter():
     everything = combined("test_layout")
     names = [{item.nodeid for item in selection.quick(o)} for o in (everything, everything[::-1])]
@@ -150,7 +141,7 @@ def test_one_setting_of_a_module_will_do_but_for_its_values():
 
 
 @pytest.mark.slow
-def test_every_op_has_quick_tests_of_its_value_in_every_dtype_and_of_its_gradient():
+def test_every_op_has_quick_tests_of_value_and_gradient_in_every_dtype():
     files = [str(HERE / "contract" / f"test_{name}.py") for name in ("value", "gradient")]
     said = pytest_says("--collect-only", "-m", "quick", *files)
     for file, ops in (
@@ -162,10 +153,7 @@ def test_every_op_has_quick_tests_of_its_value_in_every_dtype_and_of_its_gradien
         # Ops whose every case draws have tests of their own.
         drawn = {name for name in ops if not any(named(i, name, torch.float32) for i in ids)}
         assert drawn <= {name for name, op in ops.items() if op.random}
-        if file == "value":
-            assert found == {(op, dtype) for op in set(ops) - drawn for dtype in FLOATS}
-        assert {op for op, _ in found} == set(ops) - drawn
-        assert {dtype for _, dtype in found} == set(FLOATS)
+        assert found == {(op, dtype) for op in set(ops) - drawn for dtype in FLOATS}
 
 
 def named(test: str, op: str, dtype: torch.dtype) -> bool:

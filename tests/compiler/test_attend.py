@@ -19,7 +19,7 @@ from megafuse.compiler.backend import backend
 from megafuse.graph import proof
 from megafuse.graph.ir import Value
 
-pytestmark = pytest.mark.slow  # compiles seconds for each test
+pytestmark = pytest.mark.slow  # each test compiles for seconds
 
 
 @pytest.fixture(autouse=True)
@@ -58,9 +58,7 @@ NOT_GROUPS = ("in turn", "unevenly")
 
 
 @pytest.mark.parametrize("spelling", REPEATS)
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_keys_that_groups_share_are_not_repeated(
     spelling: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,10 +92,10 @@ def test_keys_that_groups_share_are_not_repeated(
     ("how", "masked", "ours"),
     [
         ({"is_causal": True, "scale": 0.3}, False, True),
-        pytest.param({}, False, True, marks=pytest.mark.slow),
-        pytest.param({"enable_gqa": True}, False, True, marks=pytest.mark.slow),
+        ({}, False, True),
+        ({"enable_gqa": True}, False, True),
         ({}, True, True),
-        pytest.param({"dropout_p": 0.1}, False, False, marks=pytest.mark.slow),
+        ({"dropout_p": 0.1}, False, False),
     ],
     ids=["causal", "plain", "groups", "masked", "dropout"],
 )
@@ -122,7 +120,6 @@ def test_attention_is_our_op(how: dict[str, Any], masked: bool, ours: bool) -> N
         torch.testing.assert_close(found, mf.deoptimize(model)(other))
 
 
-@pytest.mark.slow
 def test_a_mask_that_wants_a_gradient_is_torchs() -> None:
     model, x = Attends(), torch.randn(2, 7, 16)
     mask = torch.randn(1, 4, 7, 7, requires_grad=True)
@@ -177,7 +174,6 @@ class Masked(Attends):
         return super().forward(x, self.mask(x.shape[1]).expand(x.shape[0], 1, -1, -1))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
 def test_masks_that_are_known(kind: str, grad: bool, monkeypatch: pytest.MonkeyPatch) -> None:

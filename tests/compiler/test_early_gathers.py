@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from selection import one_quick
 from torch import Tensor
 
 from compiler.placed import here
@@ -15,7 +14,7 @@ from megafuse.compiler import fuse
 from megafuse.compiler.compile import compiled
 from megafuse.graph.plan import Call
 
-pytestmark = pytest.mark.slow  # compiles seconds for each test
+pytestmark = pytest.mark.slow  # each test compiles for seconds
 
 
 def log_p(x: Tensor, at: Tensor) -> Tensor:
@@ -87,7 +86,7 @@ def checks(function: Any, fused: Any, x: Tensor, at: Tensor, tolerance: float = 
     torch.testing.assert_close(grad.double(), exactly, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", one_quick(FUNCTIONS))
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_as_in_float64(name: str) -> None:
     function = FUNCTIONS[name]
     fused = fuse(function)

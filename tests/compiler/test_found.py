@@ -13,7 +13,7 @@ from megafuse.compiler import fuse
 from megafuse.compiler.fuzz import Argument, Program, check, trial
 from megafuse.graph import torch_versions
 
-pytestmark = pytest.mark.slow  # compiles seconds for each test
+pytestmark = pytest.mark.slow  # each test compiles for seconds
 
 
 def test_a_reduction_of_one_element_in_16_bits() -> None:

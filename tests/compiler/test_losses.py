@@ -12,7 +12,7 @@ from megafuse.compiler import fuse
 from megafuse.compiler.fuzz import Argument, Program, check
 from megafuse.graph.lowering import losses
 
-pytestmark = pytest.mark.slow  # compiles seconds for each test
+pytestmark = pytest.mark.slow  # each test compiles for seconds
 
 CLASSES = 2051
 
@@ -50,7 +50,6 @@ def program(form: str, dtype: str, rows: tuple[int, int]) -> Program:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form: str) -> None:
     check(program(form, "float32", (5, 33)))
@@ -59,7 +58,6 @@ def test_forms(form: str) -> None:
 FEW = ("weights", "ignored_class")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "dtype"),
     [

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from selection import one_quick
 from torch import Tensor
 
 from compiler.placed import here
 from megafuse.compiler import fuse
 from megafuse.compiler.compile import compiled
 
-pytestmark = pytest.mark.slow  # compiles seconds for each test
+pytestmark = pytest.mark.slow  # each test compiles for seconds
 
 SHAPES = ((5, 7), (33, 1), (1, 1), (1, 9), (6, 4))
 
@@ -82,7 +81,7 @@ def drawn() -> Iterator[Tensor]:
     yield from (torch.randn(shape) for shape in SHAPES)
 
 
-@pytest.mark.parametrize("name", one_quick(WITH_PLACES))
+@pytest.mark.parametrize("name", WITH_PLACES)
 def test_places_that_are_given(name: str) -> None:
     function = WITH_PLACES[name]
     fused = fuse(function)
@@ -94,7 +93,7 @@ def test_places_that_are_given(name: str) -> None:
     assert not [each for each in found if "scatter" in each], found
 
 
-@pytest.mark.parametrize("name", one_quick(FOUND))
+@pytest.mark.parametrize("name", FOUND)
 def test_places_that_a_reduction_finds(name: str) -> None:
     function = FOUND[name]
     fused = fuse(function)

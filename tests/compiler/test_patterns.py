@@ -158,6 +158,7 @@ def steps(graph: Graph) -> list[str]:
     return [product.label(value.args) for value in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
     ("act", "name"),

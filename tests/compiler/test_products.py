@@ -18,7 +18,7 @@ from megafuse.graph.lowering import decompositions, lower
 from megafuse.graph.partition import partition
 from megafuse.graph.plan import Call, Kernel, Plan
 
-pytestmark = pytest.mark.slow  # compiles seconds for each test
+pytestmark = pytest.mark.slow  # each test compiles for seconds
 
 HALVES = [torch.bfloat16, torch.float16]
 

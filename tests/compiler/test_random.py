@@ -17,16 +17,10 @@ from megafuse.compiler.fused import Fused
 from megafuse.graph import draws, philox
 from megafuse.graph.plan import Call, Kernel
 
-pytestmark = pytest.mark.slow  # compiles seconds for each test
+pytestmark = pytest.mark.slow  # each test compiles for seconds
 
 ROWS, COLS = 257, 1021  # 262,397 elements
-DTYPES = [
-    torch.float32,
-    *(
-        pytest.param(dtype, marks=pytest.mark.slow)
-        for dtype in (torch.float64, torch.bfloat16, torch.float16)
-    ),
-]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
 def drop(x: Tensor, p: float) -> Tensor:

@@ -172,6 +172,7 @@ def test_inference_mode_is_a_kind_of_its_own() -> None:
     assert sum(replays(models[1])) > STEPS
 
 
+@pytest.mark.slow
 def test_sizes_have_recordings_and_not_too_many_of_them() -> None:
     models = tuple(model.eval() for model in pair(graphs=2))
     with torch.no_grad():
@@ -456,6 +457,7 @@ def test_a_model_that_is_given_its_own_result() -> None:
 # ---- when it is not for us
 
 
+@pytest.mark.slow
 def test_what_cannot_be_recorded_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     models = tuple(model.eval() for model in pair())
 

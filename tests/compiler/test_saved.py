@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from selection import one_quick
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
@@ -17,7 +16,7 @@ from megafuse.compiler.labels import saved
 from megafuse.graph import recompute
 from megafuse.graph.ir import Input
 
-pytestmark = pytest.mark.slow  # compiles seconds for each test
+pytestmark = pytest.mark.slow  # each test compiles for seconds
 
 
 def made_for_gpu(function: Any, *args: Any) -> Compiled:
@@ -97,7 +96,7 @@ def turned(x: Tensor) -> Tensor:
     return torch.tanh(h * h.mean((0, 1))) * h
 
 
-@pytest.mark.parametrize("function", one_quick([turned, grouped]))
+@pytest.mark.parametrize("function", [turned, grouped])
 def test_a_cast_of_an_argument_is_made_again(function: Any) -> None:
     x = torch.randn(2, 8, 6, dtype=torch.bfloat16, requires_grad=True)
     found = kept(made_for_gpu(function, x))

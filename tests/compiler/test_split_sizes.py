@@ -51,6 +51,7 @@ def drawn(*shapes: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
     return [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
 
 
+@pytest.mark.slow
 def test_halves_of_even_and_of_odd_sizes() -> None:
     fused = fuse(rotate_half)
     for wide, variants in ((8, 1), (128, 1), (7, 2), (9, 2), (30, 2)):

@@ -70,7 +70,6 @@ def test_everything() -> None:
     both(lambda x, y: (x * y).sum(), torch.randn(100_003), torch.randn(100_003))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("function", [products, squared_error, softmax_and_columns])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("cols", [1, 7, 384, 2880])
@@ -82,13 +81,11 @@ def test_dtypes(function: Callable[..., Any], dtype: torch.dtype, cols: int) -> 
         both(function, x, y)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 5), (70, 7), (300, 63), (40, 1024), (2, 50257)])
 def test_rows_and_columns(shape: tuple[int, int]) -> None:
     both(softmax_and_columns, torch.randn(shape), torch.randn(shape))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("last", [False, True])
 def test_images(last: bool) -> None:
     x, y = torch.randn(3, 6, 9, 11), torch.randn(3, 6, 9, 11)
@@ -97,7 +94,6 @@ def test_images(last: bool) -> None:
     both(images, x.to(memory_format=form)[:, ::2], y[:, ::2])
 
 
-@pytest.mark.slow
 def test_layouts_that_no_driver_walks_are_right_all_the_same() -> None:
     x = torch.randn(8, 9, 100)
     both(lambda x, m: (x * m).sum((0, 1)), x, torch.randn(8, 1, 1))
@@ -106,7 +102,6 @@ def test_layouts_that_no_driver_walks_are_right_all_the_same() -> None:
     both(products, torch.randn(64, 100)[::3, ::2], torch.randn(22, 50))
 
 
-@pytest.mark.slow
 def test_an_index_in_the_terms() -> None:
     def weighted(x: Tensor) -> tuple[Tensor, Tensor]:
         place = torch.arange(x.shape[1])
@@ -191,7 +186,6 @@ def test_of_what_lies_in_memory(shape: tuple[int, int, int], dtype: torch.dtype)
     assert torch.equal(counted(whole), whole.sum(1).float())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_between_others_in_other_dtypes_and_layouts(dtype: torch.dtype) -> None:
     x, y = torch.randn(3, 50, 65).to(dtype), torch.randn(3, 50, 65).to(dtype)
@@ -276,7 +270,6 @@ def test_other_numbers_of_samples_and_tokens_need_no_kernel(
     assert set(counts) == {counts[0]}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_gradients_of_what_is_shared_in_other_dtypes(dtype: torch.dtype) -> None:
     fused = fuse(modulated)
@@ -291,7 +284,6 @@ def test_segments_beside_sums_over_all_rows(size: tuple[int, int, int]) -> None:
     judge_gradients(fuse(modulated_norm), modulated_norm, x, weight, bias, scale)
 
 
-@pytest.mark.slow
 def test_segments_of_heads_and_of_layouts() -> None:
     """Gradients over heads and tokens and over tokens alone, of rows that lie apart."""
     x, y, scale = torch.randn(2, 3, 40, 70), torch.randn(2, 70), torch.randn(2, 3, 70)
@@ -328,7 +320,6 @@ def test_explain_tells_the_sums() -> None:
     assert "reduces dimensions that are not the last, and is no sum" in " ".join(text.split())
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(nvrtc.problem() is not None, reason="needs NVRTC")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize(

@@ -40,6 +40,14 @@ class Speedup(Span):
 
     verdict: str  # "faster", "slower", or "ambiguous": the two spreads overlap
 
+    @staticmethod
+    def of(other: Span, ours: Span) -> Speedup:
+        """Of two that were not measured in turns."""
+        overlap = other.low <= ours.high and ours.low <= other.high
+        verdict = "ambiguous" if overlap else "faster" if other.median > ours.median else "slower"
+        low, high = other.low / ours.high, other.high / ours.low
+        return Speedup(other.median / ours.median, low, high, min(other.n, ours.n), verdict)
+
 
 @dataclass(frozen=True)
 class Accuracy:

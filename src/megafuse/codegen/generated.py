@@ -14,8 +14,8 @@ from megafuse.codegen.variant import BYTES, STORAGE, SUMMED, Operand, pitch
 from megafuse.codegen.writer import wrapped
 
 SHORT = 63  # columns: kMost of kernels/graph_short_rows_cpu.h
-_CROWD = 192  # bytes of one vector of every operand, of which a thread has four under way
 LONG = 256  # columns from which on 64 are folded side by side: kLeastLong of host/core/rows.h
+_CROWD = 192  # bytes of all operands' vectors: four times as many still fit into registers
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ class _Trace:
         ]
         traced = self.make_fx(lambda primals: self.forward(primals))(self.primals)
         if wanted and torch.is_grad_enabled() and self.differentiable:
-            # Before the second run, which would find it: a tensor of another trace.
+            # Before the second run: a cache of the function's would give it a tensor of the first.
             refuse_kept(self.made, self.function)
             return self.with_backward(wanted)
         return self.result(_tidy(traced))

@@ -251,14 +251,7 @@ def finish(row: Row) -> None:
         row.warnings += [line for line in doubts if line not in row.warnings]
         if subject is None or entry is subject or not subject.times or not entry.times:
             continue
-        row.speedups[entry.name] = {STEP: _speedup(entry.times[STEP], subject.times[STEP])}
-
-
-def _speedup(other: Span, ours: Span) -> Speedup:
-    overlap = other.low <= ours.high and ours.low <= other.high
-    verdict = "ambiguous" if overlap else "faster" if other.median > ours.median else "slower"
-    low, high = other.low / ours.high, other.high / ours.low
-    return Speedup(other.median / ours.median, low, high, min(other.n, ours.n), verdict)
+        row.speedups[entry.name] = {STEP: Speedup.of(entry.times[STEP], subject.times[STEP])}
 
 
 _SKIPPED = "skipped: "
